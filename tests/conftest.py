@@ -1,18 +1,23 @@
-"""What every test stands on: the trap, a home and a work dir of one's own, and how hard hypothesis tries.
+"""What every test stands on: the trap, a home and a work dir of one's own, old data, and hypothesis profiles.
 
 Without asking for anything, a test runs where no store can be: every location variable leads below a plain
 file, so that whoever forgets to say where its data goes fails at the first write, and the current folder is
-an empty one that must still be empty afterwards. `home` and `work_dir` open real places instead.
+an empty one that must still be empty afterwards. `home` and `work_dir` open real places instead; `corpus`
+gives copies of what released clients wrote (fixtures/README.md).
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+CORPUS = Path(__file__).parent.parent / "fixtures" / "corpus"
 
 # Every variable that decides where this library, the old client or platformdirs would put something.
 LOCATION_VARIABLES = (
@@ -80,3 +85,23 @@ def work_dir(tmp_path: Path, home: Path) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, home: Path) -> Callable[[str], Path]:
+    """Give a function from a client's version to a copy of the share dir it wrote, which may be changed.
+
+    Modification times are the recorded ones. A second call with one version gives a second copy.
+    """
+
+    def copy_share(version: str) -> Path:
+        share = tmp_path / f"share-{version}"
+        while share.exists():
+            share = share.with_name(share.name + "-again")
+        shutil.copytree(CORPUS / version / "share", share)
+        manifest = json.loads((CORPUS / version / "MANIFEST.json").read_bytes())
+        for name, facts in manifest["files"].items():
+            os.utime(share / name, ns=(facts["mtime_ns"], facts["mtime_ns"]))
+        return share
+
+    return copy_share

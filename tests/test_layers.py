@@ -21,7 +21,7 @@ FRONT_DOOR = "__init__"
 # is one module (a folder's name its __init__), "name.*" a folder whose modules may know each other.
 ROWS: tuple[tuple[str, ...], ...] = (
     # 0: what can go wrong, what things are called, where they lie; no file is touched
-    ("errors", "_text", "ids", "layout"),
+    ("errors", "findings", "_text", "ids", "layout"),
     # 1a: shapes; nothing of files
     ("_lines", "wire.messages", "wire.records", "context.records"),
     # 1b: files; nothing of sessions
