@@ -39,6 +39,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from kimi_sessions._lines import decode_value
+from kimi_sessions.errors import InvalidRecordError
+
 __all__ = [
     "CONTENT_PART_TYPES",
     "DISPLAY_BLOCK_TYPES",
@@ -110,18 +113,17 @@ __all__ = [
 _Model = TypeVar("_Model")
 
 
-class UnknownMessageTypeError(ValueError):
+class UnknownMessageTypeError(InvalidRecordError):
     """No message of this name is known; the record it came in is to be kept as it is.
 
     `type_name` is the name as it stood in the record.
     """
 
-    def __init__(self, type_name: str) -> None:
-        super().__init__(type_name)
-        self.type_name = type_name
+    _fields = ("type_name",)
 
-    def __str__(self) -> str:
-        return f"unknown wire message type {self.type_name!r}"
+    def __init__(self, *, type_name: str) -> None:
+        self.type_name = type_name
+        super().__init__(reason=f"unknown wire message type {type_name!r}")
 
 
 class WireModel(BaseModel):
@@ -331,7 +333,7 @@ class UnknownDisplayBlock(DisplayBlock):
     shapes are taken as they stand, and nothing is wrapped here.
     """
 
-    type: Annotated[str, AfterValidator(_unknown_block_type)] = "unknown"
+    type: Annotated[str, AfterValidator(_unknown_block_type)]
 
     @property
     def data(self) -> Any:
@@ -822,7 +824,7 @@ def parse_message(type_name: str, payload: Mapping[str, object] | bytes) -> Wire
     """
     validator = _VALIDATORS.get(type_name)
     if validator is None:
-        raise UnknownMessageTypeError(type_name)
+        raise UnknownMessageTypeError(type_name=type_name)
     message: WireMessage
     if isinstance(payload, bytes):
         message = parse_json(validator.validate_json, validator.validate_python, payload)
@@ -860,8 +862,8 @@ def parse_json(
         ):
             raise
         try:
-            value = json.loads(data.decode("utf-8", "replace"), strict=False)
-        except (ValueError, RecursionError):
+            value = decode_value(data)
+        except ValueError:
             raise error from None
     return _unless_too_deep(from_python, value)
 
@@ -877,8 +879,8 @@ def dump_model(model: WireModel) -> bytes:
         # Lone surrogates, or a nesting beyond the fast writer's limit.
         try:
             text = json.dumps(model.model_dump(), separators=(",", ":"), default=to_jsonable_python)
-        except RecursionError:
-            raise ValueError("nested too deeply to be written") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRecordError(reason=f"not something JSON can hold: {error}") from error
         return text.encode("ascii")
 
 
@@ -887,4 +889,4 @@ def _unless_too_deep(from_python: Callable[[Any], _Model], value: object) -> _Mo
     try:
         return from_python(value)
     except RecursionError:
-        raise ValueError("nested too deeply to be read") from None
+        raise InvalidRecordError(reason="nested too deeply") from None
