@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +71,7 @@ from kimi_sessions.wire.messages import (
     parse_message,
 )
 
+CORPUS = Path(__file__).parents[3] / "fixtures" / "corpus"
 LONE = "\ud83d"
 
 # A message, its type, and the payload that the newest Kimi CLI writes: keys in its order, with its nulls.
@@ -521,6 +524,46 @@ def test_token_usage_adds_up() -> None:
     """Input is all input, and the total has the output too."""
     usage = TokenUsage(input_other=1, output=20, input_cache_read=300, input_cache_creation=4000)
     assert (usage.input, usage.total) == (4301, 4321)
+
+
+def logged_messages() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give type and payload of every wire record in the corpus."""
+    for path in sorted(CORPUS.glob("**/*.jsonl")):
+        for line in path.read_bytes().split(b"\n"):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # a line that some client left torn
+            if isinstance(record, dict) and isinstance(record.get("message"), dict):
+                yield record["message"]["type"], record["message"]["payload"]
+
+
+def missing_from(new: object, old: object, path: str = "") -> list[str]:
+    """Give the paths of values in `old` that `new` lacks or has otherwise; more fields in `new` are fine."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            found
+            for key, value in old.items()
+            for found in (missing_from(new[key], value, f"{path}.{key}") if key in new else [f"{path}.{key}"])
+        ]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [found for a, b in zip(new, old, strict=True) for found in missing_from(a, b, f"{path}[]")]
+    return [] if new == old else [path]
+
+
+def test_every_record_of_every_released_client_is_read_and_nothing_of_it_is_lost() -> None:
+    """Over the whole corpus, all that was written is written again, but for two old names of fields."""
+    lost: dict[str, int] = {}
+    count = 0
+    for type_name, payload in logged_messages():
+        count += 1
+        for path in missing_from(reread(type_name, payload), payload):
+            lost[type_name + path] = lost.get(type_name + path, 0) + 1
+    assert count > 7000
+    assert set(lost) == {
+        "SubagentEvent.task_tool_call_id",  # now parent_tool_call_id
+        "ToolResult.return_value.display[].data",  # now the text of a brief block
+    }
 
 
 # ---- what is not known is kept -------------------------------------------------------------------
