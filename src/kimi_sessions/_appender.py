@@ -1,0 +1,97 @@
+"""
+The asynchronous skin of an append log: in line where nobody waits, one thread hop where somebody would.
+
+Acknowledgement is the return of ``append``, and nothing here remembers a record that is not on disk. In ``"disk"``
+durability, appends that run at the same time share one sync: each waits for a sync that began after its own write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ._append_log import AppendLog, Durability
+
+__all__ = ["Appender"]
+
+
+class Appender:
+    """
+    Appends to one log from coroutines of one event loop (any number of them).
+
+    ``on_first`` is called once, after the first append in this process that succeeded.
+    """
+
+    __slots__ = ("_on_first", "_syncing", "_waiting", "durability", "log")
+
+    def __init__(
+        self, log: AppendLog, *, durability: Durability = "os", on_first: Callable[[], None] | None = None
+    ) -> None:
+        if durability not in ("os", "disk"):
+            message = f"durability is 'os' or 'disk', not {durability!r}"
+            raise ValueError(message)
+        self.log = log
+        self.durability = durability
+        self._on_first = on_first
+        self._waiting: list[asyncio.Future[None]] = []
+        self._syncing: asyncio.Task[None] | None = None
+
+    async def append(self, data: bytes) -> None:
+        """
+        Append whole lines; durable as ``durability`` says when it returns.
+
+        Raises WriteError, SessionBusyError, SessionNotFoundError; then nothing was acknowledged.
+        """
+        if not self.log.try_append(data):
+            await asyncio.to_thread(self.log.append, data)
+        if self.durability == "disk":
+            await self._synced()
+        if self._on_first is not None:
+            on_first, self._on_first = self._on_first, None
+            on_first()
+
+    async def run_locked(self, step: Callable[[], bytes | None]) -> None:
+        """
+        Under the lock, in a thread: append what ``step`` returns (None: it did its own work).
+
+        For steps that read before they write, such as a checkpoint. Durable as ``append``.
+        """
+        await asyncio.to_thread(self._run_locked, step)
+        if self.durability == "disk":
+            await self._synced()
+        if self._on_first is not None:
+            on_first, self._on_first = self._on_first, None
+            on_first()
+
+    def _run_locked(self, step: Callable[[], bytes | None]) -> None:
+        with self.log.lock:
+            data = step()
+            if data is not None:
+                self.log.append_locked(data)
+
+    async def _synced(self) -> None:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(waiter)
+        if self._syncing is None:
+            self._syncing = loop.create_task(self._sync_all())
+        await waiter
+
+    async def _sync_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                try:
+                    await asyncio.to_thread(self.log.begin_sync())
+                except OSError as error:
+                    for waiter in batch:
+                        if not waiter.done():
+                            waiter.set_exception(error)
+                else:
+                    for waiter in batch:
+                        if not waiter.done():
+                            waiter.set_result(None)
+        finally:
+            self._syncing = None
+            for waiter in self._waiting:  # only if this task itself was cancelled
+                waiter.cancel()

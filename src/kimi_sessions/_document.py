@@ -1,0 +1,178 @@
+"""
+One small JSON file, replaced whole, unknown keys kept.
+
+Reading is forgiving and says what it forgave; writing is a temp file, a sync, a rename and a sync of the folder.
+A file that can't be parsed is set aside under a new name before anything replaces it. The meaning of the document,
+and how two versions of it are merged, is the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import _fs, layout
+from ._lines import decode_value
+from .errors import WriteError
+
+__all__ = ["Document", "dump_document", "read_document", "set_aside", "update_document"]
+
+#: A document is small; a larger file of this name is something else, and reading it whole could take the memory.
+_LIMIT_BYTES = 16 << 20
+_RETRIES = 20
+
+
+@dataclass(slots=True)
+class Document:
+    """
+    A document as read: ``value`` is None where the file is missing, unreadable, or no JSON object.
+
+    ``problem`` says what was wrong, "" if nothing. ``exists`` is False only where there is no file. ``whole`` is
+    False where bytes would be lost if ``value`` were written back (nothing parsed, or junk followed). ``mark`` tells
+    this version of the file from a later one.
+    """
+
+    value: dict[str, Any] | None
+    problem: str = ""
+    exists: bool = True
+    whole: bool = True
+    mark: tuple[int, int, int, int] | None = None
+
+
+def read_document(name: str, *, dir_fd: int | None = None) -> Document:
+    """Read a document. Never raises for what the file holds or lacks; OSError other than "not there" is a problem."""
+    fs = _fs.active()
+    try:
+        fd = _fs.open_regular(name, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return Document(None, exists=False)
+    except OSError as error:
+        return Document(None, f"can't be read: {error.strerror}", whole=False)
+    try:
+        found = fs.fstat(fd)
+        if found.st_size > _LIMIT_BYTES:
+            return Document(None, f"too large for a document ({found.st_size} bytes)", whole=False)
+        data = fs.read(fd, found.st_size + 1)
+        while len(data) <= found.st_size and (more := fs.read(fd, 1 << 16)):
+            data += more
+    except OSError as error:
+        return Document(None, f"can't be read: {error.strerror}", whole=False)
+    finally:
+        fs.close(fd)
+    document = parse_document(data)
+    document.mark = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return document
+
+
+def parse_document(data: bytes) -> Document:
+    """Parse the bytes of a document by the policy of this room."""
+    body = data.strip(b" \t\r\n\x00")
+    if body.startswith(b"\xef\xbb\xbf"):
+        body = body[3:].lstrip()
+    if not body:
+        return Document(None, "empty" if not data.strip(b"\0") else "blank", whole=not data)
+    try:
+        value = decode_value(body)
+    except ValueError:
+        return _parse_prefix(body)
+    if not isinstance(value, dict):
+        return Document(None, "not a JSON object", whole=False)
+    return Document(value)
+
+
+def _parse_prefix(body: bytes) -> Document:
+    """Old bytes may follow a shorter document that was written over a longer one: the first object still counts."""
+    text = body.decode("utf-8", "replace")
+    try:
+        value, end = json.JSONDecoder(strict=False).raw_decode(text)
+    except RecursionError:
+        return Document(None, "nested too deeply", whole=False)
+    except ValueError as error:
+        return Document(None, f"not valid JSON ({error})", whole=False)
+    if not isinstance(value, dict):
+        return Document(None, "not a JSON object", whole=False)
+    return Document(value, f"{len(text) - end} characters of junk after the document", whole=False)
+
+
+def dump_document(value: dict[str, Any]) -> bytes:
+    """Return a document's bytes: two spaces of indent, non-ASCII kept, as the real client writes its own."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2).encode("ascii")
+
+
+def set_aside(name: str, *, dir_fd: int) -> str:
+    """
+    Give a damaged file a further name that is never reused, and return it; its bytes stay for a person to look at.
+
+    The old name still holds the same file afterwards: the replace that follows takes it away.
+    """
+    fs = _fs.active()
+    number = 1
+    while True:
+        kept = f"{name}{layout.DAMAGED_INFIX}{number}"
+        try:
+            fs.link(name, kept, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
+            return kept
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            if error.errno not in _fs.NO_HARD_LINKS:
+                raise
+            source = _fs.open_regular(name, dir_fd=dir_fd)
+            try:
+                target = _fs.create_file(kept, dir_fd=dir_fd)
+                try:
+                    _fs.copy_bytes(source, target)
+                    fs.fsync(target)
+                finally:
+                    fs.close(target)
+            finally:
+                fs.close(source)
+            return kept
+
+
+def update_document(
+    name: str, change: Callable[[Document], dict[str, Any] | None], *, dir_fd: int, folder: str
+) -> dict[str, Any] | None:
+    """
+    Read a document, let ``change`` say what it should be, and replace it. The caller holds the lock.
+
+    ``change`` gets the document as it is on disk and returns the new value, or None to leave it alone. Just before
+    the rename the file is looked at again: if a program without our lock replaced it meanwhile, ``change`` is asked
+    anew. A file that did not parse is set aside first. Durable when it returns. Returns what was written, or None.
+
+    Raises WriteError; then the old file is as it was.
+    """
+    path = os.path.join(folder, name)
+    try:
+        for _ in range(_RETRIES):
+            document = read_document(name, dir_fd=dir_fd)
+            value = change(document)
+            if value is None:
+                return None
+            mark = document.mark
+            if document.exists and mark is None:
+                raise WriteError(path=path, reason=document.problem)
+            if document.exists and not document.whole and mark is not None and mark[2] > 0:
+                set_aside(name, dir_fd=dir_fd)
+            if _fs.replace_file(
+                name, dump_document(value), dir_fd=dir_fd, before_replace=lambda m=mark: _mark_of(name, dir_fd) == m
+            ):
+                return value
+    except OSError as error:
+        raise error if isinstance(error, WriteError) else WriteError.of(error, path) from error
+    raise WriteError(path=path, reason="another program keeps changing it")
+
+
+def _mark_of(name: str, dir_fd: int) -> tuple[int, int, int, int] | None:
+    try:
+        found = _fs.active().stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)

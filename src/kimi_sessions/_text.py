@@ -1,0 +1,77 @@
+"""
+Text for people: titles cut to length, and text made safe to show.
+
+Pure functions, no files. Files keep their bytes; these rules are for what is shown. The shortening rule is the
+old client's own, so that titles come out the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+__all__ = ["TITLE_WIDTH", "UNTITLED", "clean", "shorten", "title_from", "user_text"]
+
+UNTITLED = "Untitled"
+#: Code points, not display cells.
+TITLE_WIDTH = 50
+_ELLIPSIS = "…"
+
+#: C0 and C1 controls, bidi controls, and lone surrogates: each can move a cursor, reverse a line or break an encoder.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_WHITE_CONTROLS = re.compile("[\t\n\x0b\x0c\r\x1c-\x1f\x85]+")
+
+
+def clean(text: str) -> str:
+    """Return ``text`` without control characters, bidi controls and lone surrogates; white space controls become a space."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSAFE.sub("", _WHITE_CONTROLS.sub(" ", text))
+
+
+def shorten(text: str, width: int = TITLE_WIDTH) -> str:
+    """
+    Collapse white space and cut ``text`` to at most ``width`` code points, an ellipsis included.
+
+    The cut is at the last space at index 1 to ``width - 1``, else hard at ``width - 1``.
+    """
+    text = " ".join(text.split())
+    if len(text) <= width:
+        return text
+    cut = width - len(_ELLIPSIS)
+    if cut <= 0:
+        return text[:width]
+    space = text.rfind(" ", 1, cut + 1)
+    if space != -1:
+        cut = space
+    return text[:cut].rstrip() + _ELLIPSIS
+
+
+def user_text(user_input: object) -> str:
+    """
+    Return the text of a user input as it stands in a record: a string, or parts of which the text ones count.
+
+    Bare strings among the parts count too; parts are joined with one space. Anything else gives "".
+    """
+    if isinstance(user_input, str):
+        return user_input
+    if not isinstance(user_input, Iterable):
+        return ""
+    texts = []
+    for part in user_input:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict):
+            text = part.get("text")
+            if part.get("type") == "text" and isinstance(text, str):
+                texts.append(text)
+        else:
+            text = getattr(part, "text", None)
+            if getattr(part, "type", None) == "text" and isinstance(text, str):
+                texts.append(text)
+    return " ".join(texts)
+
+
+def title_from(text: str) -> str:
+    """Return the title made of a prompt, "" if nothing of it can be shown."""
+    return shorten(clean(text))
