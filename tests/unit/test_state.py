@@ -1,4 +1,4 @@
-"""The state document: a bad field costs that field alone, nobody's change is lost, nothing unknown is lost."""
+"""The state document: a bad field costs that field alone, no change is lost, nothing unknown is lost."""
 
 from __future__ import annotations
 
