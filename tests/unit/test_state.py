@@ -180,7 +180,7 @@ def test_a_wrong_value_is_refused_when_it_is_assigned_or_at_the_latest_when_it_i
     with pytest.raises(ValidationError):
         state.approval.yolo = "maybe"  # type: ignore[assignment]
     state.additional_dirs.append(5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="additional_dirs"):
+    with pytest.raises(ValueError, match="Expected `str`"):
         dump_state(state)
 
 
