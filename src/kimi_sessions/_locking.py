@@ -29,8 +29,9 @@ from typing import TypeVar
 
 from . import _fs
 from .errors import Holder, LocksUnavailableError, SessionBusyError, SessionNotFoundError, WriteError
+from .layout import LOCK
 
-__all__ = ["LOCK_TIMEOUT_S", "HoldLock", "StepLock", "read_holder"]
+__all__ = ["LOCK_TIMEOUT_S", "HoldLock", "StepLock", "bare_lock", "read_holder"]
 
 #: How long a short step waits for another's short step. Steps take microseconds; ten seconds of them is a fault.
 LOCK_TIMEOUT_S = 10.0
@@ -282,3 +283,11 @@ def read_holder(path: str) -> Holder | None:
 def session_gone(session_id: str, folder: str) -> Callable[[], Exception]:
     """Return what a lock raises when its session is not there any more."""
     return lambda: SessionNotFoundError(session_id=session_id, searched=(folder,))
+
+
+def bare_lock(path: str) -> StepLock:
+    """Return the lock of a log that was opened by its path alone: the ``.lock`` beside it, else the log itself."""
+    folder, name = os.path.split(os.path.abspath(path))
+    beside = os.path.join(folder, LOCK)
+    lock_path = beside if os.path.exists(beside) else os.path.join(folder, name)
+    return StepLock(lock_path, gone=session_gone(os.path.basename(folder), folder))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from .._append_log import AppendLog, Durability, join_lines, open_for_reading
 from .._appender import Appender
 from .._lines import decode_line, iter_blocks
-from .._locking import StepLock
+from .._locking import bare_lock
 from ..findings import Finding
 from .records import (
     WIRE_PROTOCOL_LEGACY_VERSION,
@@ -228,16 +227,3 @@ class WireFile:
 
 def _header(protocol_version: str) -> bytes:
     return WireFileMetadata(protocol_version=protocol_version).to_line() + b"\n"
-
-
-def bare_lock(path: str) -> StepLock:
-    """Return the lock of a log that was opened by its path alone: the ``.lock`` beside it, else the log itself."""
-    from ..errors import SessionNotFoundError
-    from ..layout import LOCK
-
-    folder = os.path.dirname(os.path.abspath(path))
-    beside = os.path.join(folder, LOCK)
-    lock_path = beside if os.path.exists(beside) else os.path.join(folder, os.path.basename(path))
-    return StepLock(
-        lock_path, gone=lambda: SessionNotFoundError(session_id=os.path.basename(folder), searched=(folder,))
-    )
