@@ -17,13 +17,14 @@ UNTITLED = "Untitled"
 TITLE_WIDTH = 50
 _ELLIPSIS = "…"
 
-#: C0 and C1 controls, bidi controls, and lone surrogates: each can move a cursor, reverse a line or break an encoder.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: C0 and C1 controls, bidi overrides, embeddings and isolates, lone surrogates: each can move a cursor, reverse a
+#: line or break an encoder. The marks U+200E, U+200F and U+061C do none of that and belong to right-to-left text.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _WHITE_CONTROLS = re.compile("[\t\n\x0b\x0c\r\x1c-\x1f\x85]+")
 
 
 def clean(text: str) -> str:
-    """Return ``text`` without control characters, bidi controls and lone surrogates; white space controls become a space."""
+    """Return ``text`` without control characters, bidi overrides and lone surrogates; white space controls become a space."""
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE.sub("", _WHITE_CONTROLS.sub(" ", text))
