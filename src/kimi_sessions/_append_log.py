@@ -163,7 +163,9 @@ class AppendLog:
             # The torn piece stays; the next append closes it with its own newline. Say so rather than hide it.
             error.__cause__ = cause
             raise WriteError(
-                path=self.path, reason=f"short write, and it could not be undone: {error.strerror}", code=error.errno
+                path=self.path,
+                reason=f"short write, and it could not be undone: {error.strerror}",
+                code=error.errno,
             ) from error
         raise WriteError.of(cause, self.path) from cause
 
@@ -204,7 +206,11 @@ class AppendLog:
     # --- rewriting -----------------------------------------------------------------------------------------------
 
     def rewrite(
-        self, build: Callable[[int, int, int], None], *, keep_as: Iterable[str] | None = None, bring_along: bool = True
+        self,
+        build: Callable[[int, int, int], None],
+        *,
+        keep_as: Iterable[str] | None = None,
+        bring_along: bool = True,
     ) -> str | None:
         """
         Replace the log by what ``build(old_fd, end, new_fd)`` writes. The caller holds the lock.

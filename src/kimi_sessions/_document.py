@@ -162,12 +162,19 @@ def update_document(
             if document.exists and not document.whole and mark is not None and mark[2] > 0:
                 set_aside(name, dir_fd=dir_fd)
             if _fs.replace_file(
-                name, dump_document(value), dir_fd=dir_fd, before_replace=lambda m=mark: _mark_of(name, dir_fd) == m
+                name,
+                dump_document(value),
+                dir_fd=dir_fd,
+                before_replace=_unchanged(name, dir_fd, mark),
             ):
                 return value
     except OSError as error:
         raise error if isinstance(error, WriteError) else WriteError.of(error, path) from error
     raise WriteError(path=path, reason="another program keeps changing it")
+
+
+def _unchanged(name: str, dir_fd: int, mark: tuple[int, int, int, int] | None) -> Callable[[], bool]:
+    return lambda: _mark_of(name, dir_fd) == mark
 
 
 def _mark_of(name: str, dir_fd: int) -> tuple[int, int, int, int] | None:

@@ -11,6 +11,7 @@ All paths are relative to an open sessions folder, so a folder that is renamed m
 from __future__ import annotations
 
 import math
+import stat as stat_module
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -154,7 +155,7 @@ def read_facts(root_fd: int, name: str, *, now: float | None = None) -> Facts | 
             problems.append(Finding("unreadable", layout.CONTEXT, f"can't be read: {error.strerror}"))
     else:
         context_mtime = found.st_mtime
-        if not (found.st_mode & 0o170000) == 0o100000:
+        if not stat_module.S_ISREG(found.st_mode):
             facts.empty = False
             problems.append(Finding("irregular", layout.CONTEXT, "not a regular file; it was not read"))
 
@@ -168,7 +169,9 @@ def read_facts(root_fd: int, name: str, *, now: float | None = None) -> Facts | 
 def _merge_legacy(facts: Facts, document: Document) -> None:
     """Merge metadata.json (1.7 to 1.28) in memory; the file is moved aside by the next save, not by a reader."""
     if document.value is None:
-        facts.problems.append(Finding("bad-document", layout.METADATA, document.problem or "not a JSON object"))
+        facts.problems.append(
+            Finding("bad-document", layout.METADATA, document.problem or "not a JSON object")
+        )
         return
     from ._state_merge import merge_legacy_metadata
 
@@ -202,7 +205,13 @@ def _last_time(fd: int, head: bytes, size: int, now: float, problems: list[Findi
         records = records_of(line)
         if not records and not terminated and line.strip():
             problems.append(
-                Finding("torn-tail", layout.WIRE, "the last line is no whole record", offset=offset, length=len(line))
+                Finding(
+                    "torn-tail",
+                    layout.WIRE,
+                    "the last line is no whole record",
+                    offset=offset,
+                    length=len(line),
+                )
             )
         terminated = True
         for record in reversed(records):
@@ -247,7 +256,7 @@ def _rest_is_empty(root_fd: int, name: str, extra: dict[str, Any]) -> bool:
     return True
 
 
-def _no_refusal(value: dict[str, Any]) -> str | None:
+def _no_refusal(_: dict[str, Any]) -> str | None:
     return None
 
 
@@ -311,7 +320,9 @@ def created_at(root_fd: int, name: str, extra: dict[str, Any], now: float) -> fl
         found = first_record_time(root_fd, name, now)
     if found is None:
         try:
-            found = _fs.active().stat(f"{name}/{layout.CONTEXT}", dir_fd=root_fd, follow_symlinks=False).st_mtime
+            found = (
+                _fs.active().stat(f"{name}/{layout.CONTEXT}", dir_fd=root_fd, follow_symlinks=False).st_mtime
+            )
         except OSError:
             found = 0.0
     return found

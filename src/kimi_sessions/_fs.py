@@ -63,7 +63,7 @@ NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.E
 
 
 class IrregularFileError(OSError):
-    """A link, pipe, device, socket or folder stands where a regular file should be; it was neither followed nor read."""
+    """A link, pipe, device, socket or folder stands in a regular file's place; it was neither followed nor read."""
 
     def __init__(self, path: str, kind: str) -> None:
         super().__init__(errno.ELOOP, f"is {kind}, not a regular file", path)
@@ -80,26 +80,46 @@ class FileSystem(Protocol):
     A test wraps one of these to make the Nth call fail, or to record calls.
     """
 
-    open: Callable[..., int]
-    close: Callable[[int], None]
-    read: Callable[[int, int], bytes]
-    pread: Callable[[int, int, int], bytes]
-    write: Callable[[int, bytes], int]
-    stat: Callable[..., os.stat_result]
-    fstat: Callable[[int], os.stat_result]
-    ftruncate: Callable[[int, int], None]
-    fsync: Callable[[int], None]
-    fdatasync: Callable[[int], None]
-    rename: Callable[..., None]
-    replace: Callable[..., None]
-    link: Callable[..., None]
-    unlink: Callable[..., None]
-    mkdir: Callable[..., None]
-    rmdir: Callable[..., None]
-    scandir: Callable[..., Any]
-    fchmod: Callable[[int, int], None]
-    utime: Callable[..., None]
-    flock: Callable[[int, int], None]
+    @property
+    def open(self) -> Callable[..., int]: ...
+    @property
+    def close(self) -> Callable[..., None]: ...
+    @property
+    def read(self) -> Callable[..., bytes]: ...
+    @property
+    def pread(self) -> Callable[..., bytes]: ...
+    @property
+    def write(self) -> Callable[..., int]: ...
+    @property
+    def stat(self) -> Callable[..., os.stat_result]: ...
+    @property
+    def fstat(self) -> Callable[..., os.stat_result]: ...
+    @property
+    def ftruncate(self) -> Callable[..., None]: ...
+    @property
+    def fsync(self) -> Callable[..., None]: ...
+    @property
+    def fdatasync(self) -> Callable[..., None]: ...
+    @property
+    def rename(self) -> Callable[..., None]: ...
+    @property
+    def replace(self) -> Callable[..., None]: ...
+    @property
+    def link(self) -> Callable[..., None]: ...
+    @property
+    def unlink(self) -> Callable[..., None]: ...
+    @property
+    def mkdir(self) -> Callable[..., None]: ...
+    @property
+    def rmdir(self) -> Callable[..., None]: ...
+    @property
+    def scandir(self) -> Callable[..., Any]: ...
+    @property
+    def fchmod(self) -> Callable[..., None]: ...
+    @property
+    def utime(self) -> Callable[..., None]: ...
+    @property
+    def flock(self) -> Callable[..., None]: ...
 
 
 class OsFileSystem:
@@ -344,7 +364,12 @@ def temp_name() -> str:
 
 
 def replace_file(
-    name: str, data: bytes, *, dir_fd: int, before_replace: Callable[[], bool] | None = None, sync: bool = True
+    name: str,
+    data: bytes,
+    *,
+    dir_fd: int,
+    before_replace: Callable[[], bool] | None = None,
+    sync: bool = True,
 ) -> bool:
     """
     Replace ``name`` in an open folder by a private file holding ``data``: the old or the new one is there, never a mix.

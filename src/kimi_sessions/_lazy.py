@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """
     Return a module's ``__getattr__`` and ``__dir__`` for names that live elsewhere.
 

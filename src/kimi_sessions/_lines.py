@@ -101,8 +101,7 @@ def decode_value(raw: bytes) -> Any:
 
 def _decode_lenient(raw: bytes) -> Any:
     text = raw.decode("utf-8", "replace")
-    if text.startswith("\ufeff"):
-        text = text[1:]
+    text = text.removeprefix("\ufeff")
     try:
         return _LENIENT.decode(text)
     except RecursionError:
@@ -136,7 +135,9 @@ def decode_line(raw: bytes, accept: Accept) -> Decoded:
 
 
 def _name(value: object) -> str:
-    return {list: "an array", str: "a string", bool: "true or false", type(None): "null"}.get(type(value), "a number")
+    return {list: "an array", str: "a string", bool: "true or false", type(None): "null"}.get(
+        type(value), "a number"
+    )
 
 
 def _recover(raw: bytes, start: int, body: bytes, accept: Accept) -> Decoded:
@@ -179,13 +180,13 @@ def _recover(raw: bytes, start: int, body: bytes, accept: Accept) -> Decoded:
         at = end
     rest = body[kept_to:]
     if rest.strip(_PADDING):
-        damage.append(Damage(start + kept_to, len(rest), _reason(rest, bool(records))))
+        damage.append(Damage(start + kept_to, len(rest), _reason(rest, after_record=bool(records))))
     elif b"\0" in raw and not damage:
         damage.append(Damage(0, len(raw), f"{raw.count(0)} NUL bytes beside a record"))
     return Decoded(records, damage)
 
 
-def _reason(rest: bytes, after_record: bool) -> str:
+def _reason(rest: bytes, *, after_record: bool) -> str:
     if after_record:
         return "a torn record after a whole one"
     if rest.lstrip(_PADDING)[:1] in (b"{", b"["):
@@ -193,7 +194,9 @@ def _reason(rest: bytes, after_record: bool) -> str:
     return "not JSON"
 
 
-def iter_blocks(fd: int, start: int = 0, end: int | None = None, size: int = _fs.CHUNK_BYTES) -> Iterator[LineBlock]:
+def iter_blocks(
+    fd: int, start: int = 0, end: int | None = None, size: int = _fs.CHUNK_BYTES
+) -> Iterator[LineBlock]:
     """
     Yield the lines of an open file in blocks, reading ``size`` bytes at a time.
 
@@ -214,10 +217,10 @@ def iter_blocks(fd: int, start: int = 0, end: int | None = None, size: int = _fs
             data = chunk[:cut]
             if cut + 1 < len(chunk):
                 rest.append(chunk[cut + 1 :])
-        yield LineBlock(offset, data.split(b"\n"), True)
+        yield LineBlock(offset, data.split(b"\n"), terminated=True)
         offset += len(data) + 1
     if rest:
-        yield LineBlock(offset, [b"".join(rest)], False)
+        yield LineBlock(offset, [b"".join(rest)], terminated=False)
 
 
 def iter_lines(fd: int, start: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:

@@ -25,7 +25,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from . import _fs
 from .errors import Holder, LocksUnavailableError, SessionBusyError, SessionNotFoundError, WriteError
@@ -196,7 +196,7 @@ class StepLock(_LockFile):
         finally:
             self._mutex.release()
 
-    def __enter__(self) -> StepLock:
+    def __enter__(self) -> Self:
         self.acquire()
         return self
 

@@ -30,6 +30,7 @@ from ._locking import HoldLock, StepLock, session_gone
 from ._text import clean
 from .errors import (
     InvalidIdError,
+    SessionBusyError,
     SessionExistsError,
     SessionNotFoundError,
     WorkDirNotFoundError,
@@ -108,14 +109,18 @@ class SessionFolder:
     def step_lock(self) -> StepLock:
         """The lock of short steps."""
         if self._step is None:
-            self._step = StepLock(os.path.join(self.path, layout.LOCK), gone=session_gone(self.id, self.sessions_path))
+            self._step = StepLock(
+                os.path.join(self.path, layout.LOCK), gone=session_gone(self.id, self.sessions_path)
+            )
         return self._step
 
     @property
     def hold_lock(self) -> HoldLock:
         """The lock of the owner."""
         if self._hold is None:
-            self._hold = HoldLock(os.path.join(self.path, layout.HOLD), gone=session_gone(self.id, self.sessions_path))
+            self._hold = HoldLock(
+                os.path.join(self.path, layout.HOLD), gone=session_gone(self.id, self.sessions_path)
+            )
         return self._hold
 
     @property
@@ -199,7 +204,9 @@ class WorkDirStore:
         """Open a sessions folder to look into it; None if there is none. No link is followed below the store's root."""
         try:
             if isinstance(self.layout, ProjectLayout):
-                outer = _fs.open_folder(os.path.dirname(path), follow=self._kimi_link_is_inside(os.path.dirname(path)))
+                outer = _fs.open_folder(
+                    os.path.dirname(path), follow=self._kimi_link_is_inside(os.path.dirname(path))
+                )
             else:
                 # The share dir, and its sessions folder, may be links that the user made.
                 outer = _fs.open_folder(os.path.dirname(path), follow=True)
@@ -226,14 +233,18 @@ class WorkDirStore:
             try:
                 fd = self._open_sessions(path)
             except OSError as error:
-                listing.problems.append(Finding("unreadable", clean(path), f"can't be read: {error.strerror}"))
+                listing.problems.append(
+                    Finding("unreadable", clean(path), f"can't be read: {error.strerror}")
+                )
                 continue
             if fd is None:
                 continue
             try:
                 self._scan_folder(fd, path, seen, listing)
             except OSError as error:
-                listing.problems.append(Finding("unreadable", clean(path), f"can't be read: {error.strerror}"))
+                listing.problems.append(
+                    Finding("unreadable", clean(path), f"can't be read: {error.strerror}")
+                )
             finally:
                 _fs.active().close(fd)
         return listing
@@ -249,14 +260,18 @@ class WorkDirStore:
                     if name[0] not in ".-":
                         folders.append(name)
                 elif entry.is_symlink():
-                    listing.problems.append(Finding("link", clean(name), "a link in a sessions folder; not followed"))
+                    listing.problems.append(
+                        Finding("link", clean(name), "a link in a sessions folder; not followed")
+                    )
                 elif name.endswith(layout.FLAT_SUFFIX) and entry.is_file(follow_symlinks=False):
                     flats.append(name)
         clashes: dict[str, list[Finding]] = {}
         if flats:
             clashes = self._move_flats(fd, path, flats, set(folders))
             with _fs.active().scandir(fd) as entries:
-                folders = [e.name for e in entries if e.is_dir(follow_symlinks=False) and e.name[0] not in ".-"]
+                folders = [
+                    e.name for e in entries if e.is_dir(follow_symlinks=False) and e.name[0] not in ".-"
+                ]
         for name in folders:
             if name in seen or name.startswith(layout.DELETING_PREFIX):
                 continue
@@ -264,7 +279,9 @@ class WorkDirStore:
                 try:
                     ids.parse_session_id(name)
                 except InvalidIdError as error:
-                    listing.problems.append(Finding("bad-name", clean(name), f"not a session's name: {error.reason}"))
+                    listing.problems.append(
+                        Finding("bad-name", clean(name), f"not a session's name: {error.reason}")
+                    )
                     continue
             try:
                 facts = read_facts(fd, name, now=now)
@@ -318,13 +335,17 @@ class WorkDirStore:
         folder_there = False
         if not there:
             try:
-                folder_there = stat_module.S_ISDIR(fs.stat(session_id, dir_fd=fd, follow_symlinks=False).st_mode)
+                folder_there = stat_module.S_ISDIR(
+                    fs.stat(session_id, dir_fd=fd, follow_symlinks=False).st_mode
+                )
             except OSError:
                 return []
         if not there and not (folder_there and self._has_flat_sides(fd, session_id)):
             return []
         with fs.scandir(fd) as entries:
-            names = [(e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in entries]
+            names = [
+                (e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in entries
+            ]
         flats = [n for n, _, is_file in names if is_file and n.endswith(layout.FLAT_SUFFIX)]
         folders = {n for n, is_dir, _ in names if is_dir}
         mine = [n for n in flats if n == flat or _side_owner(n, flats, folders) == session_id]
@@ -403,11 +424,15 @@ class WorkDirStore:
     def _clash(name: str, target: str, fd: int) -> Finding | None:
         if not _exists(name, fd):
             return None  # another process finished the same move
-        return Finding("flat-clash", clean(name), f"an old flat file beside {target} of the same session; both are kept")
+        return Finding(
+            "flat-clash", clean(name), f"an old flat file beside {target} of the same session; both are kept"
+        )
 
     # --- adding --------------------------------------------------------------------------------------------------
 
-    def create(self, session_id: str, *, extra: dict[str, Any] | None = None) -> tuple[Facts, str, list[Finding]]:
+    def create(
+        self, session_id: str, *, extra: dict[str, Any] | None = None
+    ) -> tuple[Facts, str, list[Finding]]:
         """
         Make an empty session and return its facts, the sessions folder it went into, and problems.
 
@@ -498,7 +523,9 @@ class WorkDirStore:
     def _judge(self, seal: str, dir_fd: int | None, session_id: str, state: dict[str, Any]) -> Verdict:
         document = read_document(seal, dir_fd=dir_fd)
         if document.value is None and document.exists:
-            return Verdict(trusted=False, approvals_ok=False, problem=f"its seal is damaged: {document.problem}")
+            return Verdict(
+                trusted=False, approvals_ok=False, problem=f"its seal is damaged: {document.problem}"
+            )
         return self.trust.verify(session_id, document.value, state)
 
     # --- removing ------------------------------------------------------------------------------------------------
@@ -563,7 +590,10 @@ class WorkDirStore:
                 fs.rename(folder.id, doomed, src_dir_fd=root_fd, dst_dir_fd=trash_fd)
                 for name in flats:
                     fs.rename(
-                        name, f"{layout.DELETING_PREFIX}{secrets.token_hex(8)}", src_dir_fd=root_fd, dst_dir_fd=trash_fd
+                        name,
+                        f"{layout.DELETING_PREFIX}{secrets.token_hex(8)}",
+                        src_dir_fd=root_fd,
+                        dst_dir_fd=trash_fd,
                     )
                 _fs.sync_folder_fd(root_fd)
                 _fs.sync_folder_fd(trash_fd)
@@ -622,7 +652,9 @@ class WorkDirStore:
                         raise folder.gone() from error
                     raise WriteError.of(error, folder.path) from error
                 except OSError as error:
-                    raise error if isinstance(error, WriteError) else WriteError.of(error, folder.path) from error
+                    raise (
+                        error if isinstance(error, WriteError) else WriteError.of(error, folder.path)
+                    ) from error
         finally:
             fs.close(root_fd)
             folder.close()
@@ -631,7 +663,11 @@ class WorkDirStore:
     def _flats_of(root_fd: int, session_id: str) -> list[str]:
         """List flat files that would bring the session back: they go where it goes."""
         with _fs.active().scandir(root_fd) as entries:
-            names = [e.name for e in entries if e.name.endswith(layout.FLAT_SUFFIX) and e.is_file(follow_symlinks=False)]
+            names = [
+                e.name
+                for e in entries
+                if e.name.endswith(layout.FLAT_SUFFIX) and e.is_file(follow_symlinks=False)
+            ]
         mine = session_id + layout.FLAT_SUFFIX
         return [n for n in names if n == mine or _side_owner(n, names, {session_id}) == session_id]
 
@@ -697,7 +733,7 @@ class WorkDirStore:
 
     def trashed(self) -> list[TrashEntry]:
         """List the sessions in the trash, newest first. Unfinished deletes are not among them."""
-        found = []
+        found: list[TrashEntry] = []
         for path in self.paths:
             trash = self.trash_path(path)
             try:
@@ -710,7 +746,9 @@ class WorkDirStore:
                 found.extend(
                     self._trash_entry(fd, trash, path, name)
                     for name in names
-                    if not name.startswith((layout.DELETING_PREFIX, ".")) and not name.endswith(".flat") and "~" in name
+                    if not name.startswith((layout.DELETING_PREFIX, "."))
+                    and not name.endswith(".flat")
+                    and "~" in name
                 )
             finally:
                 _fs.active().close(fd)
@@ -756,7 +794,9 @@ class WorkDirStore:
                 try:
                     fs.rename(entry.entry, entry.session_id, src_dir_fd=trash_fd, dst_dir_fd=root_fd)
                 except FileNotFoundError as error:
-                    raise SessionNotFoundError(session_id=entry.session_id, searched=(entry.trash_path,)) from error
+                    raise SessionNotFoundError(
+                        session_id=entry.session_id, searched=(entry.trash_path,)
+                    ) from error
                 self._restore_flats(entry, trash_fd, root_fd)
                 try:
                     fs.unlink(entry.entry + ".json", dir_fd=trash_fd)
@@ -767,7 +807,9 @@ class WorkDirStore:
             finally:
                 fs.close(root_fd)
         except OSError as error:
-            raise error if isinstance(error, WriteError) else WriteError.of(error, entry.sessions_path) from error
+            raise (
+                error if isinstance(error, WriteError) else WriteError.of(error, entry.sessions_path)
+            ) from error
         finally:
             fs.close(trash_fd)
 
@@ -787,7 +829,7 @@ class WorkDirStore:
             fs.close(flat_fd)
         fs.rmdir(entry.entry + ".flat", dir_fd=trash_fd)
 
-    def empty_trash(self, keep: Callable[[TrashEntry], bool] = lambda entry: False) -> int:
+    def empty_trash(self, keep: Callable[[TrashEntry], bool] = lambda _: False) -> int:
         """Remove trashed sessions for good, except those that ``keep`` says to keep; return how many went."""
         count = 0
         for entry in self.trashed():
@@ -845,5 +887,3 @@ def _logger() -> Any:
     import logging
 
     return logging.getLogger("kimi_sessions")
-
-

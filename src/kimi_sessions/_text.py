@@ -24,7 +24,7 @@ _WHITE_CONTROLS = re.compile("[\t\n\x0b\x0c\r\x1c-\x1f\x85]+")
 
 
 def clean(text: str) -> str:
-    """Return ``text`` without control characters, bidi overrides and lone surrogates; white space controls become a space."""
+    """Return ``text`` without control and bidi characters and lone surrogates; white space becomes a space."""
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE.sub("", _WHITE_CONTROLS.sub(" ", text))

@@ -94,7 +94,9 @@ class SessionNotFoundError(NotFoundError):
 
     _fields = ("session_id", "searched", "near")
 
-    def __init__(self, *, session_id: str, searched: tuple[str, ...] = (), near: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *, session_id: str, searched: tuple[str, ...] = (), near: tuple[str, ...] = ()
+    ) -> None:
         self.session_id = session_id
         self.searched = searched
         self.near = near

@@ -41,7 +41,8 @@ def parse_new_session_id(value: object) -> str:
     text = parse_session_id(value)
     if _NEW_ID.fullmatch(text) is None:
         raise InvalidIdError(
-            value=text, reason="a new id has letters, digits, '_', '.', '-' (at most 128), not starting with '.' or '-'"
+            value=text,
+            reason="a new id has letters, digits, '_', '.', '-' (at most 128), not starting with '.' or '-'",
         )
     lowered = text.lower()
     for ending in _RESERVED_ENDINGS:
@@ -69,7 +70,7 @@ def parse_session_id(value: object) -> str:
         for char in value:
             if not char.isprintable() and char not in _ALSO_PRINTABLE:
                 raise InvalidIdError(value=value, reason=f"it contains {char!r}, which can't be printed")
-    if not value.isascii() and len(value.encode("utf-8")) > _MAX_BYTES or len(value) > _MAX_BYTES:
+    if (not value.isascii() and len(value.encode("utf-8")) > _MAX_BYTES) or len(value) > _MAX_BYTES:
         raise InvalidIdError(value=value, reason=f"it is longer than {_MAX_BYTES} bytes")
     return value
 

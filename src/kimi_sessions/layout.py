@@ -26,8 +26,8 @@ __all__ = [
     "ProjectLayout",
     "ShareLayout",
     "StrPath",
-    "state_home",
     "cache_home",
+    "state_home",
     "work_dir_key",
     "work_dir_path",
 ]

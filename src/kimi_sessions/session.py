@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import _facts, _fs, ids, layout as _layout, metadata
+from . import _facts, _fs, ids, metadata
+from . import layout as _layout
 from ._document import Document, read_document, update_document
 from ._store import Listing, Located, SessionFolder, TrashEntry, WorkDirStore
 from ._text import clean
@@ -140,7 +141,9 @@ class Session:
     def work_dir_meta(self) -> WorkDirMeta:
         """The work dir's registry entry as it was when this was first asked for."""
         if self._meta is None:
-            self._meta = metadata.load_work_dir_meta(self._store.layout, self._store.work_dir, self._store.resolved)
+            self._meta = metadata.load_work_dir_meta(
+                self._store.layout, self._store.work_dir, self._store.resolved
+            )
         return self._meta
 
     @property
@@ -256,7 +259,9 @@ class Session:
         """What was found wrong in what was read so far; the whole check is ``check``'s."""
         problems = list(self._found.problems)
         if self._store.layout.sealed and self._judged.problem:
-            problems.append(Finding("untrusted" if not self.trusted else "approvals", _layout.SEAL, self._judged.problem))
+            problems.append(
+                Finding("untrusted" if not self.trusted else "approvals", _layout.SEAL, self._judged.problem)
+            )
         return problems
 
     def is_empty(self) -> bool:
@@ -326,10 +331,7 @@ class Session:
     @property
     def state(self) -> SessionState:
         """The mutable state. Change it, then ``save_state()``."""
-        if self._state is None:
-            self._take_state(self._found.state)
-        assert self._state is not None
-        return self._state
+        return self._state if self._state is not None else self._take_state(self._found.state)
 
     @state.setter
     def state(self, value: SessionState) -> None:
@@ -337,7 +339,7 @@ class Session:
             self._take_state(self._found.state)
         self._state = value
 
-    def _take_state(self, document: dict[str, Any]) -> None:
+    def _take_state(self, document: dict[str, Any]) -> SessionState:
         """Make a document, as loaded or as just saved, the state and its base."""
         from .state import dump_state, parse_state
 
@@ -345,11 +347,14 @@ class Session:
         masked = document if verdict.trusted and verdict.approvals_ok else mask_approvals(document)
         state, bad = parse_state(masked)
         for name in bad:
-            finding = Finding("bad-field", _layout.STATE, f"{name} has no usable value; its default stands in")
+            finding = Finding(
+                "bad-field", _layout.STATE, f"{name} has no usable value; its default stands in"
+            )
             if finding not in self._found.problems:
                 self._found.problems.append(finding)
         self._state = state
         self._base = dump_state(state)
+        return state
 
     def save_state(self) -> None:
         """
@@ -360,19 +365,18 @@ class Session:
 
         Raises SessionNotFoundError, SessionBusyError, WriteError.
         """
-        from .state import dump_state
         from ._state_merge import merge_state
+        from .state import dump_state
 
         mine = dump_state(self.state)
         base = self._base
-        self._save(lambda disk: merge_state(base, mine, disk), fallback=base, approvals=mine)
+        self._save(lambda disk: merge_state(base, mine, disk), fallback=base)
 
     def _save(
         self,
         merge: Callable[[dict[str, Any]], dict[str, Any]],
         *,
         fallback: dict[str, Any],
-        approvals: dict[str, Any] | None = None,
     ) -> None:
         from ._state_merge import keep_approvals, merge_legacy_metadata
 
@@ -417,14 +421,20 @@ class Session:
         pending = None
         if self._state is not None:
             now = dump_state(self._state)
-            pending = {key: value for key, value in now.items() if value != self._base.get(key) and key not in changes}
+            pending = {
+                key: value
+                for key, value in now.items()
+                if value != self._base.get(key) and key not in changes
+            }
         self._save(lambda disk: disk | changes, fallback=self._base or dict(self._found.state))
         if pending:
             for key, value in pending.items():
                 setattr(self.state, key, type(self.state).model_validate({key: value}).__getattribute__(key))
 
     def _retitle(self) -> None:
-        custom = self._state.custom_title if self._state is not None else self._found.state.get("custom_title")
+        custom = (
+            self._state.custom_title if self._state is not None else self._found.state.get("custom_title")
+        )
         shown = clean(custom) if isinstance(custom, str) else ""
         if shown:
             self.title = shown
@@ -487,7 +497,9 @@ class Session:
 
         def apply(document: Document) -> dict[str, Any] | None:
             nonlocal saved
-            value = dict(document.value) if document.value is not None else {"version": 1, **self._found.extra}
+            value = (
+                dict(document.value) if document.value is not None else {"version": 1, **self._found.extra}
+            )
             change(value)
             saved = value
             return None if value == document.value else value
@@ -642,7 +654,9 @@ class Session:
     # --- verbs on a work dir -------------------------------------------------------------------------------------
 
     @staticmethod
-    async def create(work_dir: object, session_id: str | None = None, *, layout: Layout | None = None) -> Session:
+    async def create(
+        work_dir: object, session_id: str | None = None, *, layout: Layout | None = None
+    ) -> Session:
         """
         Make a new, empty session and return it. It is on disk, private, and durable when this returns.
 
@@ -688,7 +702,11 @@ class Session:
 
     @staticmethod
     async def list(
-        work_dir: object, *, layout: Layout | None = None, include_empty: bool = False, limit: int | None = None
+        work_dir: object,
+        *,
+        layout: Layout | None = None,
+        include_empty: bool = False,
+        limit: int | None = None,
     ) -> SessionList:
         """
         Return the sessions of a work dir, newest first, ties by id; archived ones are included.
@@ -738,7 +756,11 @@ class Session:
 
     @staticmethod
     async def empty_trash(
-        work_dir: object, session_id: str | None = None, *, layout: Layout | None = None, older_than_s: float | None = None
+        work_dir: object,
+        session_id: str | None = None,
+        *,
+        layout: Layout | None = None,
+        older_than_s: float | None = None,
     ) -> int:
         """
         Remove trashed sessions for good and return how many went; only those of ``session_id``, or trashed longer
@@ -778,9 +800,9 @@ class Session:
         self._state = None
 
 
-
-
-def _make(store: WorkDirStore, located: Located, *, known: bool = True, kaos: str = _layout.LOCAL_KAOS) -> Session:
+def _make(
+    store: WorkDirStore, located: Located, *, known: bool = True, kaos: str = _layout.LOCAL_KAOS
+) -> Session:
     facts = located.facts
     return Session(
         title=facts.title,
@@ -793,7 +815,9 @@ def _make(store: WorkDirStore, located: Located, *, known: bool = True, kaos: st
     )
 
 
-def _list(stores: list[tuple[WorkDirStore, bool, str]], include_empty: bool, limit: int | None) -> SessionList:
+def _list(
+    stores: list[tuple[WorkDirStore, bool, str]], include_empty: bool, limit: int | None
+) -> SessionList:
     rows: list[tuple[float, str, WorkDirStore, Located, bool, str]] = []
     problems: list[Finding] = []
     for store, known, kaos in stores:
@@ -884,5 +908,3 @@ def _warn(message: str, *args: object) -> None:
     import logging
 
     logging.getLogger("kimi_sessions").warning(message, *args)
-
-

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._lazy import lazy_names
+from kimi_sessions._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .file import ContextFile

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from .. import _fs, layout
-from .._append_log import AppendLog, Durability, join_lines, open_for_reading
-from .._appender import Appender
-from .._lines import decode_line, iter_blocks
-from .._locking import bare_lock
-from ..errors import CheckpointNotFoundError, WriteError
-from ..findings import Finding
+from kimi_sessions import _fs, layout
+from kimi_sessions._append_log import AppendLog, Durability, join_lines, open_for_reading
+from kimi_sessions._appender import Appender
+from kimi_sessions._lines import decode_line, iter_blocks
+from kimi_sessions._locking import bare_lock
+from kimi_sessions.errors import CheckpointNotFoundError, WriteError
+from kimi_sessions.findings import Finding
+
 from .history import Entry, HistoryFold, find_checkpoint_offset, newest_messages, refuse
 from .records import (
     Message,
@@ -36,7 +37,7 @@ from .records import (
 )
 
 if TYPE_CHECKING:
-    from ..layout import StrPath
+    from kimi_sessions.layout import StrPath
 
 __all__ = ["ContextFacts", "ContextFile"]
 
@@ -44,7 +45,9 @@ _log = logging.getLogger("kimi_sessions")
 _MessageLike: TypeAlias = "Message | Mapping[str, object]"
 #: What a plain message line starts with; anything else takes the slow way.
 _MESSAGE_STARTS = tuple(
-    b'{"role":%s"%s"' % (space, role) for role in (b"user", b"assistant", b"tool", b"system") for space in (b"", b" ")
+    b'{"role":%s"%s"' % (space, role)
+    for role in (b"user", b"assistant", b"tool", b"system")
+    for space in (b"", b" ")
 )
 
 
@@ -75,7 +78,9 @@ class ContextFile:
         self._forget()
 
     @classmethod
-    def bound(cls, path: Path, appender: Appender, owned: Callable[[], AbstractContextManager[None]]) -> ContextFile:
+    def bound(
+        cls, path: Path, appender: Appender, owned: Callable[[], AbstractContextManager[None]]
+    ) -> ContextFile:
         """Return the log of a session; ``owned`` makes this caller the session's only owner for a rewrite."""
         context = cls.__new__(cls)
         context.path = path
@@ -125,7 +130,9 @@ class ContextFile:
                     if b'"_' in line:
                         for span in decode_line(line, refuse).records:
                             if span.value["role"].startswith("_"):
-                                fold.feed(Entry(at + span.offset, at + span.offset + len(span.raw), span.value))
+                                fold.feed(
+                                    Entry(at + span.offset, at + span.offset + len(span.raw), span.value)
+                                )
                     at += len(line) + 1
                 if block.terminated:
                     self._read_to = at
@@ -264,7 +271,7 @@ class ContextFile:
 
     async def clear(self) -> str | None:
         """
-        Begin an empty context. Returns the name the old one is kept under (``context_N.jsonl``), None if there was none.
+        Begin an empty context. Returns the name the old one is kept under (``context_N.jsonl``), None without one.
 
         The old or the new log is in place at every instant. Raises as ``revert_to``.
         """
@@ -274,7 +281,7 @@ class ContextFile:
             nonlocal kept
             with self._owned():
                 keep = self._free_names() if self._holds_anything() else None
-                kept = self._appender.log.rewrite(lambda old, end, new: None, keep_as=keep, bring_along=False)
+                kept = self._appender.log.rewrite(lambda *_: None, keep_as=keep, bring_along=False)
             self._forget()
 
         await self._appender.run_locked(step)
@@ -329,5 +336,3 @@ def _copy_whole_lines(old: int, end: int, new: int) -> None:
     _fs.copy_bytes(old, new, 0, end)
     if end > 0 and _fs.read_fd(old, end - 1, 1) != b"\n":
         _fs.write_all(new, b"\n")
-
-

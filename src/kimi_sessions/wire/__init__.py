@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._lazy import lazy_names
+from kimi_sessions._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .file import WireFile
@@ -160,7 +160,14 @@ __all__ = [
     "parse_wire_file_line",
 ]
 
-_RECORDS = ("WIRE_PROTOCOL_LEGACY_VERSION", "WIRE_PROTOCOL_VERSION", "WireFileMetadata", "WireMessageEnvelope", "WireMessageRecord", "parse_wire_file_line")
-_HOMES = {name: ".messages" for name in __all__} | dict.fromkeys(_RECORDS, ".records")
+_RECORDS = (
+    "WIRE_PROTOCOL_LEGACY_VERSION",
+    "WIRE_PROTOCOL_VERSION",
+    "WireFileMetadata",
+    "WireMessageEnvelope",
+    "WireMessageRecord",
+    "parse_wire_file_line",
+)
+_HOMES = dict.fromkeys(__all__, ".messages") | dict.fromkeys(_RECORDS, ".records")
 _HOMES |= {"Turn": ".turns", "WireFile": ".file"}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

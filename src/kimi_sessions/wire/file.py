@@ -15,11 +15,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._append_log import AppendLog, Durability, join_lines, open_for_reading
-from .._appender import Appender
-from .._lines import decode_line, iter_blocks
-from .._locking import bare_lock
-from ..findings import Finding
+from kimi_sessions._append_log import AppendLog, Durability, join_lines, open_for_reading
+from kimi_sessions._appender import Appender
+from kimi_sessions._lines import decode_line, iter_blocks
+from kimi_sessions._locking import bare_lock
+from kimi_sessions.findings import Finding
+
 from .records import (
     WIRE_PROTOCOL_LEGACY_VERSION,
     WIRE_PROTOCOL_VERSION,
@@ -33,7 +34,8 @@ from .records import (
 from .scan import holds_more_than_headers
 
 if TYPE_CHECKING:
-    from ..layout import StrPath
+    from kimi_sessions.layout import StrPath
+
     from .messages import WireMessage
 
 __all__ = ["WireFile"]
@@ -141,7 +143,9 @@ class WireFile:
                     if record is not None:
                         yield record
                     elif line:
-                        at = block.offset + sum(len(other) + 1 for other in block.lines[: number - before - 1])
+                        at = block.offset + sum(
+                            len(other) + 1 for other in block.lines[: number - before - 1]
+                        )
                         for record in self._slow(line, at, None if start_offset else number, on_finding):
                             yield record
                 await asyncio.sleep(0)
@@ -170,7 +174,9 @@ class WireFile:
                 records.append(record)
         return records
 
-    async def follow(self, start_offset: int = 0, *, poll_s: float = _FOLLOW_S) -> AsyncIterator[WireMessageRecord]:
+    async def follow(
+        self, start_offset: int = 0, *, poll_s: float = _FOLLOW_S
+    ) -> AsyncIterator[WireMessageRecord]:
         """
         Yield the records from ``start_offset`` on, and go on yielding what is appended later, for ever.
 
@@ -187,8 +193,10 @@ class WireFile:
                         at = block.offset
                         for line in block.lines:
                             if line:
-                                record = record_from_line(line)
-                                for record in [record] if record is not None else self._slow(line, at, None, None):
+                                plain = record_from_line(line)
+                                for record in (
+                                    [plain] if plain is not None else self._slow(line, at, None, None)
+                                ):
                                     yield record
                             at += len(line) + 1
                         read_to = at
@@ -208,7 +216,8 @@ class WireFile:
         from .messages import dump_payload, message_type
 
         await self._appender.append(
-            record_line(message_type(msg), dump_payload(msg), time.time() if timestamp is None else timestamp) + b"\n"
+            record_line(message_type(msg), dump_payload(msg), time.time() if timestamp is None else timestamp)
+            + b"\n"
         )
 
     async def append_many(self, msgs: Iterable[WireMessage], *, timestamp: float | None = None) -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import orjson
 
-from .._lines import Span, decode_line, decode_value
-from ..errors import InvalidRecordError
+from kimi_sessions._lines import Span, decode_line, decode_value
+from kimi_sessions.errors import InvalidRecordError
 
 if TYPE_CHECKING:
     from .messages import WireMessage
@@ -101,7 +101,11 @@ class WireMessageEnvelope:
         return f"WireMessageEnvelope(type={self.type!r}, payload={self.payload!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, WireMessageEnvelope) and other.type == self.type and other.payload == self.payload
+        return (
+            isinstance(other, WireMessageEnvelope)
+            and other.type == self.type
+            and other.payload == self.payload
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -242,6 +246,9 @@ def dump_json(value: Any) -> bytes:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
+_OPEN_BRACE = ord("{")
+
+
 class _FastEnvelope(msgspec.Struct):
     type: str
     payload: msgspec.Raw
@@ -266,7 +273,7 @@ def record_from_line(line: bytes) -> WireMessageRecord | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     payload = fast.message.payload
-    if memoryview(payload)[:1] != b"{":
+    if memoryview(payload)[0] != _OPEN_BRACE:
         return None
     record = _new_record(WireMessageRecord)
     record.timestamp = fast.timestamp

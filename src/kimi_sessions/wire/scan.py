@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .. import _fs
-from .._lines import decode_line, iter_blocks
-from .._text import title_from, user_text
+from kimi_sessions import _fs
+from kimi_sessions._lines import decode_line, iter_blocks
+from kimi_sessions._text import title_from, user_text
+
 from .records import WireMessageRecord, record_from_line, record_from_span, refuse
 
 __all__ = ["HEAD_BYTES", "first_prompt", "holds_more_than_headers", "lines_from_end", "records_of"]
