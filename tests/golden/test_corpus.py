@@ -151,6 +151,14 @@ WANTED = (
     ),
 )
 
+# What a list says of damage: it reads the ends of the logs, so a torn record deeper inside is the whole check's.
+PROBLEMS = {
+    "clear": ("no-context", "0.60 0.68"),
+    "torn": ("torn-tail", "0.60 0.68 0.84 0.88 1.5 1.12.0 1.20.0"),
+    "torn-resumed": ("torn-tail", "0.68 0.84 0.88 1.5 1.12.0 1.20.0"),
+    "torn-wire": ("torn-tail", "0.84 0.88 1.5 1.12.0 1.20.0 1.24.0 1.28.0 1.31.0 1.44.0 1.52.0"),
+}
+
 
 def wanted_in(version: str) -> Answers:
     """Give the part of the table that concerns one version."""
@@ -263,6 +271,19 @@ async def test_sessions_of_a_version_are_read_as_the_newest_client_reads_them(
     assert differences(known.newest, ours) == wanted_in(version)
     for place, order in known.orders_of_newest.items():
         assert same_order(order, orders[place]), place
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_list_names_the_damaged_sessions_and_no_others(version: str, golden: GoldenOf) -> None:
+    """A session that a full disk or a kill left torn is listed with its problem, its neighbours without one."""
+    known = golden(version)
+    found = {
+        known.label_of(session.id): [problem.kind for problem in session.problems]
+        for session in await Session.list_all(layout=ShareLayout(known.share))
+        if session.problems
+    }
+    expected = {label: [kind] for label, (kind, versions) in PROBLEMS.items() if version in versions.split()}
+    assert found == expected
 
 
 @pytest.mark.parametrize("version", VERSIONS)
