@@ -47,15 +47,21 @@ LOCK = ".lock"
 HOLD = ".hold"
 TORN_SUFFIX = ".torn"
 DAMAGED_INFIX = ".damaged-"
+#: The whole log as it was before a repair rewrote it.
+BACKUP_INFIX = ".before-repair-"
 UPLOADS = "uploads"
 UPLOADS_SENT = ".sent"
 SUBAGENTS = "subagents"
 TASKS = "tasks"
 NOTIFICATIONS = "notifications"
 AGENT_META = "meta.json"
+TASK_DOCUMENTS = ("spec.json", "runtime.json", "control.json", "consumer.json")
+NOTIFICATION_DOCUMENTS = ("event.json", "delivery.json")
 #: Temp files of ours; the real client's are ``tmp????????.tmp``.
 TEMP_PREFIX = ".tmp-"
 TEMP_SUFFIX = ".tmp"
+#: Where the real client puts a context together that gets its system prompt late.
+CONTEXT_TEMP = "context.tmp"
 
 # --- around the session folders ----------------------------------------------------------------------------------
 
@@ -84,6 +90,9 @@ WORK_DIRS = "work_dirs"
 KEY = "key"
 
 _ROTATED = re.compile(r"context_(\d+)\.jsonl")
+_OLD_SUBAGENT = re.compile(r"context_sub_(\d+)\.jsonl")
+_CLIENT_TEMP = re.compile(r"tmp[a-z0-9_]{8}\.tmp")
+_SET_ASIDE = re.compile(rf".+(?:{re.escape(DAMAGED_INFIX)}|{re.escape(BACKUP_INFIX)})\d+", re.DOTALL)
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
 
@@ -102,6 +111,28 @@ def rotated_number(name: str) -> int | None:
 def rotated_name(number: int) -> str:
     """Return the name of rotation ``number`` (from 1) of a context."""
     return f"context_{number}.jsonl"
+
+
+def old_subagent_number(name: str) -> int | None:
+    """Return N of ``context_sub_N.jsonl``, the context of a subagent of clients before 1.25, else None."""
+    match = _OLD_SUBAGENT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def old_subagent_name(number: int) -> str:
+    """Return the name of the context of an old client's subagent ``number`` (from 1)."""
+    return f"context_sub_{number}.jsonl"
+
+
+def is_temp_name(name: str) -> bool:
+    """Tell whether a name is one that a writer, ours or the real client, gives a file that it is putting together."""
+    ours = name.startswith(TEMP_PREFIX) and name.endswith(TEMP_SUFFIX)
+    return ours or name == CONTEXT_TEMP or _CLIENT_TEMP.fullmatch(name) is not None
+
+
+def is_set_aside_name(name: str) -> bool:
+    """Tell whether a name is one that a repair or a save gives what it keeps for a person to look at."""
+    return _SET_ASIDE.fullmatch(name) is not None
 
 
 def split_flat_side(name: str) -> tuple[str, str] | None:
