@@ -29,18 +29,16 @@ ROWS: tuple[tuple[str, ...], ...] = (
     # 1c: files; nothing of sessions
     ("_locking", "_append_log", "_appender", "_document"),
     # 2a: folds, records in and values out
-    ("wire.scan", "wire.turns", "context.history"),
+    ("wire.scan", "wire.turns", "context.history", "context.alignment"),
     # 2b: the files of a session and of a work dir one by one, then the doors of their folders
     ("wire.file", "context.file", "wire", "context", "metadata", "trust"),
     # 3a: what a work dir holds
-    ("_facts", "fork", "_store"),
+    ("_facts", "_store", "fork"),
     # 3b: one open session
     ("session",),
     # 3c: sessions treated from outside
-    ("check", "repair", "migration.*"),
-    # 4: what programs around the library use
-    ("testing",),
-    # 5: the front door, and those who come in by it
+    ("migration.*",),
+    # 4: the front door, and those who come in by it
     (FRONT_DOOR, "cli.*"),
 )
 
