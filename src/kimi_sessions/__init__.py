@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ._text import clean
     from .context import ContextFile, Message
     from .errors import (
         AmbiguousIdError,
@@ -79,6 +80,7 @@ __all__ = [
     "WorkDirNotFoundError",
     "WriteError",
     "__version__",
+    "clean",
 ]
 
 _HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {
@@ -95,6 +97,7 @@ _HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {
     "Turn": ".wire.turns",
     "WireFile": ".wire.file",
     "WorkDirMeta": ".metadata",
+    "clean": "._text",
 }
 _getattr, __dir__ = lazy_names(__name__, _HOMES)
 

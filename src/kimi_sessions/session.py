@@ -10,6 +10,7 @@ and the meaning: titles, trust, the last session, reload before save.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -63,9 +64,13 @@ class SessionList(list["Session"]):
 
 
 async def _in_thread(step: Callable[..., _R], *args: Any, **kwargs: Any) -> _R:
-    import asyncio
+    """Run a step that may wait in a thread; in line where no loop runs, since then nobody else is kept waiting."""
+    if "asyncio" in sys.modules:
+        import asyncio
 
-    return await asyncio.to_thread(step, *args, **kwargs)
+        if asyncio._get_running_loop() is not None:
+            return await asyncio.to_thread(step, *args, **kwargs)
+    return step(*args, **kwargs)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
