@@ -41,12 +41,26 @@ class AppendLog:
     lock is shared with whatever else must not interleave with an append. Keeps a descriptor open between appends.
     """
 
-    __slots__ = ("_created", "_dirty", "_fd", "_id", "_known_end", "header", "lock", "path")
+    __slots__ = (
+        "_beside_lock",
+        "_created",
+        "_dirty",
+        "_fd",
+        "_id",
+        "_known_end",
+        "_name",
+        "header",
+        "lock",
+        "path",
+    )
 
     def __init__(self, path: str, *, lock: StepLock, header: bytes = b"") -> None:
         self.path = path
         self.lock = lock
         self.header = header
+        folder, self._name = os.path.split(path)
+        #: Where log and lock share a folder, the lock's look at its own path vouches for the folder's.
+        self._beside_lock = folder == os.path.dirname(lock.path)
         self._fd = -1
         self._id: tuple[int, int] = (-1, -1)
         #: A size at which the file is known to end in a newline, because our own append ended there.
@@ -120,7 +134,10 @@ class AppendLog:
         """Make the descriptor the file that the path names now, and return its size."""
         if self._fd >= 0:
             try:
-                found = fs.stat(self.path, follow_symlinks=False)
+                if self._beside_lock:
+                    found = fs.stat(self._name, dir_fd=self.lock.folder_fd, follow_symlinks=False)
+                else:
+                    found = fs.stat(self.path, follow_symlinks=False)
             except FileNotFoundError:
                 self.close()
             except OSError as error:

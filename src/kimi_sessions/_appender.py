@@ -8,7 +8,8 @@ durability, appends that run at the same time share one sync: each waits for a s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ._append_log import AppendLog, Durability
 
@@ -22,7 +23,7 @@ class Appender:
     ``on_first`` is called once, after the first append in this process that succeeded.
     """
 
-    __slots__ = ("_on_first", "_syncing", "_waiting", "durability", "log")
+    __slots__ = ("_on_first", "_plain", "_syncing", "_waiting", "durability", "log")
 
     def __init__(
         self, log: AppendLog, *, durability: Durability = "os", on_first: Callable[[], None] | None = None
@@ -33,21 +34,34 @@ class Appender:
         self.log = log
         self.durability = durability
         self._on_first = on_first
+        #: True where an append that was written has nothing left to do.
+        self._plain = durability == "os" and on_first is None
         self._waiting: list[asyncio.Future[None]] = []
         self._syncing: asyncio.Task[None] | None = None
 
-    async def append(self, data: bytes) -> None:
+    def append(self, data: bytes) -> Coroutine[Any, Any, None] | None:
         """
-        Append whole lines; durable as ``durability`` says when it returns.
+        Append whole lines. None means it is done; else it is done, and durable as ``durability`` says, when what
+        this returns has been awaited.
 
         Raises WriteError, SessionBusyError, SessionNotFoundError; then nothing was acknowledged.
         """
-        if not self.log.try_append(data):
+        written = self.log.try_append(data)
+        if written and self._plain:
+            return None
+        return self._finish(data, written=written)
+
+    async def _finish(self, data: bytes, *, written: bool) -> None:
+        if not written:
             await asyncio.to_thread(self.log.append, data)
+        await self._acknowledge()
+
+    async def _acknowledge(self) -> None:
         if self.durability == "disk":
             await self._synced()
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None
+            self._plain = self.durability == "os"
             on_first()
 
     async def run_locked(self, step: Callable[[], bytes | None]) -> None:
@@ -57,11 +71,7 @@ class Appender:
         For steps that read before they write, such as a checkpoint. Durable as ``append``.
         """
         await asyncio.to_thread(self._run_locked, step)
-        if self.durability == "disk":
-            await self._synced()
-        if self._on_first is not None:
-            on_first, self._on_first = self._on_first, None
-            on_first()
+        await self._acknowledge()
 
     def _run_locked(self, step: Callable[[], bytes | None]) -> None:
         with self.log.lock:

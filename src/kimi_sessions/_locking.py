@@ -46,7 +46,7 @@ _OPEN_LOCKS: weakref.WeakSet[_LockFile] = weakref.WeakSet()
 class _LockFile:
     """One lock file of one opener: a descriptor of its own, so that two openers in one process exclude each other."""
 
-    __slots__ = ("__weakref__", "_fd", "_folder_id", "_gone", "_id", "_mutex", "path")
+    __slots__ = ("__weakref__", "_fd", "_folder_id", "_gone", "_id", "_mutex", "folder_fd", "path")
 
     def __init__(
         self, path: str, *, gone: Callable[[], Exception], folder_id: tuple[int, int] | None = None
@@ -56,6 +56,8 @@ class _LockFile:
         self._folder_id = folder_id
         self._fd = -1
         self._id: tuple[int, int] = (0, 0)
+        #: The folder the lock file lies in, open for as long as the lock file is; -1 while it is not.
+        self.folder_fd = -1
         # flock knows descriptors, not threads: two threads on one descriptor would both be let in.
         self._mutex = threading.Lock()
 
@@ -63,16 +65,17 @@ class _LockFile:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor; a lock held through it is free then."""
+        """Close the descriptors; a lock held through them is free then."""
         fd, self._fd = self._fd, -1
+        folder_fd, self.folder_fd = self.folder_fd, -1
         if fd >= 0:
             _fs.active().close(fd)
+        if folder_fd >= 0:
+            _fs.active().close(folder_fd)
 
     def _after_fork(self) -> None:
-        fd, self._fd = self._fd, -1
         self._mutex = threading.Lock()
-        if fd >= 0:
-            os.close(fd)
+        self.close()
 
     def _open(self) -> None:
         fs = _fs.active()
@@ -85,26 +88,26 @@ class _LockFile:
             raise self._gone() from None
         except OSError as error:
             raise WriteError.of(error, folder) from error
+        fd = -1
         try:
             folder_id = _fs.identity(fs.fstat(folder_fd))
             if self._folder_id is None:
                 self._folder_id = folder_id
             elif folder_id != self._folder_id:
                 raise self._gone()
-            try:
-                fd = _fs.append_fd(name, create=True, dir_fd=folder_fd)
-            except FileNotFoundError:
-                raise self._gone() from None
-            except OSError as error:
-                raise WriteError.of(error, self.path) from error
-        finally:
-            fs.close(folder_fd)
-        try:
+            fd = _fs.append_fd(name, create=True, dir_fd=folder_fd)
             self._id = _fs.identity(fs.fstat(fd))
-        except BaseException:
-            fs.close(fd)
+        except BaseException as error:
+            fs.close(folder_fd)
+            if fd >= 0:
+                fs.close(fd)
+            if isinstance(error, FileNotFoundError):
+                raise self._gone() from None
+            if isinstance(error, OSError):
+                raise WriteError.of(error, self.path) from error
             raise
         self._fd = fd
+        self.folder_fd = folder_fd
         _OPEN_LOCKS.add(self)
 
     def _try(self) -> bool:

@@ -194,8 +194,10 @@ class ContextFile:
         ValueError for what is no message, WriteError, SessionBusyError, SessionNotFoundError.
         """
         many = [message] if isinstance(message, (Message, Mapping)) else list(message)
-        if many:
-            await self._appender.append(join_lines([to_message_bytes(each) for each in many]))
+        data = join_lines([to_message_bytes(each) for each in many])
+        pending = self._appender.append(data) if data else None
+        if pending is not None:
+            await pending
 
     async def checkpoint(self) -> int:
         """Mark a place to come back to, and return its id: one more than the last one's, also with two writers."""
@@ -211,7 +213,9 @@ class ContextFile:
 
     async def set_usage(self, token_count: int) -> None:
         """Record how many tokens the context holds up to here."""
-        await self._appender.append(dump_usage(token_count) + b"\n")
+        pending = self._appender.append(dump_usage(token_count) + b"\n")
+        if pending is not None:
+            await pending
 
     async def set_system_prompt(self, text: str) -> None:
         """

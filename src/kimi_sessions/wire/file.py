@@ -53,7 +53,7 @@ class WireFile:
     the log itself (or the ``.lock`` beside it, where there is one).
     """
 
-    __slots__ = ("_appender", "path")
+    __slots__ = ("_appender", "_encode", "path")
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class WireFile:
         durability: Durability = "os",
     ) -> None:
         self.path = Path(path)
+        self._encode = _encode_first
         text = str(self.path)
         self._appender = Appender(
             AppendLog(text, lock=bare_lock(text), header=_header(protocol_version)), durability=durability
@@ -74,6 +75,7 @@ class WireFile:
         wire = cls.__new__(cls)
         wire.path = path
         wire._appender = appender
+        wire._encode = _encode_first
         return wire
 
     def __repr__(self) -> str:
@@ -213,26 +215,37 @@ class WireFile:
         When it returns the record is in the operating system's hands, or on the device in ``"disk"`` durability.
         Raises WriteError, SessionBusyError, SessionNotFoundError, InvalidRecordError.
         """
-        from .messages import dump_payload, message_type
-
-        await self._appender.append(
-            record_line(message_type(msg), dump_payload(msg), time.time() if timestamp is None else timestamp)
-            + b"\n"
-        )
+        if timestamp is None:
+            timestamp = time.time()
+        pending = self._appender.append(self._encode(self, msg, timestamp) + b"\n")
+        if pending is not None:
+            await pending
 
     async def append_many(self, msgs: Iterable[WireMessage], *, timestamp: float | None = None) -> None:
         """Append messages in one write: all of them are acknowledged, or none. Durable as ``append_message``."""
-        from .messages import dump_payload, message_type
-
         now = time.time() if timestamp is None else timestamp
-        data = join_lines([record_line(message_type(msg), dump_payload(msg), now) for msg in msgs])
-        if data:
-            await self._appender.append(data)
+        data = join_lines([self._encode(self, msg, now) for msg in msgs])
+        pending = self._appender.append(data) if data else None
+        if pending is not None:
+            await pending
 
     async def append_record(self, record: WireMessageRecord) -> None:
         """Append a record as it is: its own time, and its own bytes where it was read from a log."""
-        await self._appender.append(record.to_line() + b"\n")
+        pending = self._appender.append(record.to_line() + b"\n")
+        if pending is not None:
+            await pending
 
 
 def _header(protocol_version: str) -> bytes:
     return WireFileMetadata(protocol_version=protocol_version).to_line() + b"\n"
+
+
+def _encode_first(wire: WireFile, message: WireMessage, timestamp: float) -> bytes:
+    """Load the typed messages when the first one is written, and encode through them from then on."""
+    from .messages import dump_payload, message_type
+
+    def encode(_: WireFile, msg: WireMessage, at: float) -> bytes:
+        return record_line(message_type(msg), dump_payload(msg), at)
+
+    wire._encode = encode
+    return encode(wire, message, timestamp)
