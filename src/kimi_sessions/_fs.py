@@ -38,6 +38,7 @@ __all__ = [
     "ensure_folder",
     "identity",
     "iter_chunks",
+    "kind_of",
     "open_folder",
     "open_regular",
     "read_fd",
@@ -165,7 +166,8 @@ def using(fs: FileSystem) -> Iterator[None]:
         _ACTIVE.reset(token)
 
 
-def _kind(mode: int) -> str:
+def kind_of(mode: int) -> str:
+    """Name what stands where a regular file should be, for a sentence: ``a link``, ``a pipe``."""
     for test, name in (
         (stat_module.S_ISLNK, "a link"),
         (stat_module.S_ISDIR, "a folder"),
@@ -187,7 +189,7 @@ def _explain(error: OSError, path: Path, dir_fd: int | None) -> OSError:
         except OSError:
             return error
         if not stat_module.S_ISREG(mode):
-            return IrregularFileError(os.fspath(path), _kind(mode))
+            return IrregularFileError(os.fspath(path), kind_of(mode))
     return error
 
 
@@ -206,7 +208,7 @@ def open_regular(path: Path, flags: int = 0, *, dir_fd: int | None = None) -> in
     try:
         mode = fs.fstat(fd).st_mode
         if not stat_module.S_ISREG(mode):
-            raise IrregularFileError(os.fspath(path), _kind(mode))
+            raise IrregularFileError(os.fspath(path), kind_of(mode))
     except BaseException:
         fs.close(fd)
         raise

@@ -348,7 +348,7 @@ class WorkDirStore:
             ]
         flats = [n for n, _, is_file in names if is_file and n.endswith(layout.FLAT_SUFFIX)]
         folders = {n for n, is_dir, _ in names if is_dir}
-        mine = [n for n in flats if n == flat or _side_owner(n, flats, folders) == session_id]
+        mine = [n for n in flats if n == flat or layout.flat_owner(n, flats, folders) == session_id]
         return self._move_flats(fd, path, mine, folders, all_flats=flats).get(session_id, [])
 
     def _has_flat_sides(self, fd: int, session_id: str) -> bool:
@@ -369,7 +369,7 @@ class WorkDirStore:
         problems: dict[str, list[Finding]] = {}
         names = all_flats if all_flats is not None else flats
         for name in sorted(flats):
-            owner = _side_owner(name, names, folders)
+            owner = layout.flat_owner(name, names, folders)
             if owner is not None:
                 side = layout.split_flat_side(name)
                 session_id, target = owner, side[1] if side is not None else layout.CONTEXT
@@ -669,7 +669,7 @@ class WorkDirStore:
                 if e.name.endswith(layout.FLAT_SUFFIX) and e.is_file(follow_symlinks=False)
             ]
         mine = session_id + layout.FLAT_SUFFIX
-        return [n for n in names if n == mine or _side_owner(n, names, {session_id}) == session_id]
+        return [n for n in names if n == mine or layout.flat_owner(n, names, {session_id}) == session_id]
 
     def trash(self, folder: SessionFolder, *, title: str, reason: str, force: bool = False) -> TrashEntry:
         """
@@ -852,17 +852,6 @@ class WorkDirStore:
             self.finish_deletes(entry.sessions_path)
             count += 1
         return count
-
-
-def _side_owner(name: str, flats: list[str], folders: set[str]) -> str | None:
-    """Return the id of the session that a flat rotation or subagent file belongs to, None if it is one itself."""
-    side = layout.split_flat_side(name)
-    if side is None:
-        return None
-    session_id = side[0]
-    if session_id in folders or session_id + layout.FLAT_SUFFIX in flats:
-        return session_id
-    return None
 
 
 def _exists(name: str, dir_fd: int) -> bool:

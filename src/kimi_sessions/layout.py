@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -50,6 +51,8 @@ DAMAGED_INFIX = ".damaged-"
 #: The whole log as it was before a repair rewrote it.
 BACKUP_INFIX = ".before-repair-"
 UPLOADS = "uploads"
+#: Plan files; in Kimi CLI below ``~/.kimi``, in a migrated session inside its own folder.
+PLANS = "plans"
 UPLOADS_SENT = ".sent"
 SUBAGENTS = "subagents"
 TASKS = "tasks"
@@ -152,6 +155,19 @@ def split_flat_side(name: str) -> tuple[str, str] | None:
     if head.endswith("_sub") and len(head) > 4:
         return head[:-4], f"context_sub_{int(number)}.jsonl"
     return head, f"context_{int(number)}.jsonl"
+
+
+def flat_owner(name: str, flats: Container[str], folders: Container[str]) -> str | None:
+    """
+    Return the id of the session that a flat rotation or subagent file belongs to, None if it is a session itself.
+
+    ``flats`` and ``folders`` are the names that lie beside it: it belongs to a session only if that one is there.
+    """
+    side = split_flat_side(name)
+    if side is None:
+        return None
+    session_id = side[0]
+    return session_id if session_id in folders or session_id + FLAT_SUFFIX in flats else None
 
 
 def work_dir_path(work_dir: object) -> Path:
