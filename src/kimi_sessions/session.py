@@ -616,14 +616,13 @@ class Session:
         return await _in_thread(self._fork, turn_index, title)
 
     def _fork(self, turn_index: int | None, title: str | None) -> Session:
-        from .fork import fork_title
+        from .fork import fork_in_store, fork_title
 
-        store = self._store
-        store.check_folder(self._folder)
-        facts, path, problems = store.fork(
-            self._folder,
+        facts, path, problems = fork_in_store(
+            self._store,
+            self._path,
             turn_index=turn_index,
-            title=title if title is not None else fork_title(self.title),
+            title=fork_title(self.title) if title is None else title,
             register=self._known,
         )
         facts.problems.extend(problems)
