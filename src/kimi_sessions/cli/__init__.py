@@ -1,0 +1,39 @@
+"""
+The command line: ``kimi-sessions``.
+
+Here is the way in and nothing else, so that ``--version`` costs no more than the interpreter. ``app`` has the table of
+commands, one file per command has what it does, ``_where`` what it works on, ``_render`` how things look, ``_exit``
+what becomes of errors. Everything comes in by the library's front door.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_COMPLETION_VARIABLE = "_KIMI_SESSIONS_COMPLETE"
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (the table is in ``_exit``)."""
+    given = list(sys.argv[1:] if args is None else args)
+    if given == ["--version"]:
+        return _print_version()
+    from ._exit import guarded
+
+    return guarded(lambda: _run(given))
+
+
+def _run(args: list[str]) -> int:
+    from .app import run
+
+    return run(args)
+
+
+def _print_version() -> int:
+    from ._exit import installed_version
+
+    sys.stdout.write(f"kimi-sessions {installed_version()}\n")
+    return 0
