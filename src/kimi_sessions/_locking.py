@@ -46,14 +46,16 @@ _OPEN_LOCKS: weakref.WeakSet[_LockFile] = weakref.WeakSet()
 class _LockFile:
     """One lock file of one opener: a descriptor of its own, so that two openers in one process exclude each other."""
 
-    __slots__ = ("__weakref__", "_fd", "_folder_id", "_gone", "_id", "_mutex", "folder_fd", "path")
+    __slots__ = ("__weakref__", "_fd", "_folder_id", "_gone", "_id", "_is_same", "_mutex", "folder_fd", "path")
 
     def __init__(
-        self, path: str, *, gone: Callable[[], Exception], folder_id: tuple[int, int] | None = None
+        self, path: str, *, gone: Callable[[], Exception], is_same: Callable[[int], bool] | None = None
     ) -> None:
         self.path = path
         self._gone = gone
-        self._folder_id = folder_id
+        #: Tells of an open folder whether it is still the session that this lock was made for.
+        self._is_same = is_same
+        self._folder_id: tuple[int, int] | None = None
         self._fd = -1
         self._id: tuple[int, int] = (0, 0)
         #: The folder the lock file lies in, open for as long as the lock file is; -1 while it is not.
@@ -92,6 +94,8 @@ class _LockFile:
         try:
             folder_id = _fs.identity(fs.fstat(folder_fd))
             if self._folder_id is None:
+                if self._is_same is not None and not self._is_same(folder_fd):
+                    raise self._gone()
                 self._folder_id = folder_id
             elif folder_id != self._folder_id:
                 raise self._gone()
@@ -213,9 +217,9 @@ class HoldLock(_LockFile):
     __slots__ = ("held",)
 
     def __init__(
-        self, path: str, *, gone: Callable[[], Exception], folder_id: tuple[int, int] | None = None
+        self, path: str, *, gone: Callable[[], Exception], is_same: Callable[[int], bool] | None = None
     ) -> None:
-        super().__init__(path, gone=gone, folder_id=folder_id)
+        super().__init__(path, gone=gone, is_same=is_same)
         self.held = False
 
     def _after_fork(self) -> None:

@@ -87,10 +87,13 @@ class SessionFolder:
     Cheap to make; opens nothing before it is asked to.
     """
 
-    __slots__ = ("_hold", "_step", "id", "path", "store")
+    __slots__ = ("_found", "_hold", "_step", "id", "path", "store")
 
-    def __init__(self, store: WorkDirStore, session_id: str, sessions_path: str) -> None:
+    def __init__(
+        self, store: WorkDirStore, session_id: str, sessions_path: str, found: Facts | None = None
+    ) -> None:
         self.store = store
+        self._found = found
         self.id = session_id
         self.path = os.path.join(sessions_path, session_id)
         self._step: StepLock | None = None
@@ -105,12 +108,26 @@ class SessionFolder:
         """Return the error of a session that is not there any more."""
         return SessionNotFoundError(session_id=self.id, searched=(self.sessions_path,))
 
+    def _is_same(self, folder_fd: int) -> bool:
+        """
+        Tell whether an open folder is the session that was found, not a later one of the same name.
+
+        Sessions of ours are told apart by when they were made; of the old client's only the name is known.
+        """
+        created = None if self._found is None else self._found.extra.get("created_at")
+        if created is None:
+            return True
+        document = read_document(layout.SESSION, dir_fd=folder_fd)
+        return document.value is None or document.value.get("created_at") == created
+
     @property
     def step_lock(self) -> StepLock:
         """The lock of short steps."""
         if self._step is None:
             self._step = StepLock(
-                os.path.join(self.path, layout.LOCK), gone=session_gone(self.id, self.sessions_path)
+                os.path.join(self.path, layout.LOCK),
+                gone=session_gone(self.id, self.sessions_path),
+                is_same=self._is_same,
             )
         return self._step
 
@@ -119,7 +136,9 @@ class SessionFolder:
         """The lock of the owner."""
         if self._hold is None:
             self._hold = HoldLock(
-                os.path.join(self.path, layout.HOLD), gone=session_gone(self.id, self.sessions_path)
+                os.path.join(self.path, layout.HOLD),
+                gone=session_gone(self.id, self.sessions_path),
+                is_same=self._is_same,
             )
         return self._hold
 

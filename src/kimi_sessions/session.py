@@ -196,7 +196,7 @@ class Session:
     @property
     def _folder(self) -> SessionFolder:
         if self._folder_made is None:
-            self._folder_made = SessionFolder(self._store, self._found.id, self._sessions_path)
+            self._folder_made = SessionFolder(self._store, self._found.id, self._sessions_path, self._found)
         return self._folder_made
 
     # --- facts ---------------------------------------------------------------------------------------------------
