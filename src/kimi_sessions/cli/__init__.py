@@ -1,9 +1,9 @@
 """
 The command line: ``kimi-sessions``.
 
-Here is the way in and nothing else, so that ``--version`` costs no more than the interpreter. ``app`` has the table of
-commands, one file per command has what it does, ``_where`` what it works on, ``_render`` how things look, ``_exit``
-what becomes of errors. Everything comes in by the library's front door.
+Here is the way in and nothing else, so that ``--version`` costs little more than the interpreter. ``app`` has the table
+of commands, one file per command has what it does, ``_options`` what all of them take, ``_where`` what they work on,
+``_render`` how things look, ``_exit`` what becomes of errors. Everything comes in by the library's front door.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
+    from ._quick import read_plain_list
+
+    plain = read_plain_list(args)
+    if plain is not None:
+        from ._listing import print_list
+
+        print_list(*plain)
+        return 0
     from .app import run
 
     return run(args)

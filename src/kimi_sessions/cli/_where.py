@@ -1,9 +1,7 @@
 """
 What a command works on: which work dir, which layout, and how the answer is to be printed.
 
-The options for that stand before the command's name or after it; the one nearer the end counts. ``app`` puts them on
-every command, so that a command's own file only asks ``Where.of(ctx)``. Here too: from what a person typed to the
-session that is meant.
+How that is typed is told in ``_options``. Here too: from the text of an ID to the session that is meant.
 """
 
 from __future__ import annotations
@@ -12,9 +10,7 @@ import os
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kimi_sessions import ProjectLayout, ShareLayout
 
@@ -23,18 +19,9 @@ from ._exit import NOT_FOUND, USAGE, Failed
 if TYPE_CHECKING:
     from kimi_sessions import Layout, Session
 
-__all__ = ["Everywhere", "SessionId", "Where", "everywhere", "in_line"]
+__all__ = ["Where", "in_line"]
 
 _R = TypeVar("_R")
-_META = "kimi_sessions.where"
-
-SessionId = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="A session's id, a unique beginning of one, or @last.", show_default=False
-    ),
-]
-Everywhere = Annotated[bool, typer.Option("--all-dirs", help="Every known work dir, also one that is gone.")]
 
 
 def in_line(coroutine: Coroutine[Any, Any, _R]) -> _R:
@@ -51,52 +38,6 @@ def in_line(coroutine: Coroutine[Any, Any, _R]) -> _R:
             return result
 
 
-def _note(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-    if value:
-        ctx.meta.setdefault(_META, {})[param.name] = value
-    return value
-
-
-def everywhere(
-    work_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--work-dir",
-            "-w",
-            metavar="DIR",
-            help="Work on the sessions of DIR, not of the current folder.",
-            callback=_note,
-            expose_value=False,
-            show_default=False,
-        ),
-    ] = None,
-    share: Annotated[
-        bool,
-        typer.Option(
-            "--share",
-            help="Work on Kimi CLI's own store ($KIMI_SHARE_DIR or ~/.kimi).",
-            callback=_note,
-            expose_value=False,
-        ),
-    ] = False,
-    share_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--share-dir",
-            metavar="DIR",
-            help="Work on a store of Kimi CLI's that lies in DIR.",
-            callback=_note,
-            expose_value=False,
-            show_default=False,
-        ),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document.", callback=_note, expose_value=False)
-    ] = False,
-) -> None:
-    """Carry the options that every command has; ``app`` takes them from here."""
-
-
 @dataclass(frozen=True, slots=True)
 class Where:
     """
@@ -111,18 +52,16 @@ class Where:
     as_json: bool
 
     @classmethod
-    def of(cls, ctx: typer.Context) -> Where:
-        """Read the options of this call. Raises Failed if the folder they name is not there."""
-        given: dict[str, Any] = ctx.meta.get(_META, {})
-        share: ShareLayout | None = None
-        share_dir = given.get("share_dir")
+    def given(cls, *, work_dir: str | None, share: bool, share_dir: str | None, as_json: bool) -> Where:
+        """Build from what was typed. Raises Failed if a folder that it names is not there."""
+        store: ShareLayout | None = None
         if share_dir is not None:
             if not os.path.isdir(share_dir):  # noqa: PTH112 - of what was typed, before anything is made of it
                 raise Failed(f"no such folder: {share_dir}", NOT_FOUND)
-            share = ShareLayout(share_dir)
-        elif given.get("share"):
-            share = ShareLayout()
-        return cls(_absolute(given.get("work_dir")), share, bool(given.get("json")))
+            store = ShareLayout(share_dir)
+        elif share:
+            store = ShareLayout()
+        return cls(_absolute(work_dir), store, as_json)
 
     @property
     def layout(self) -> Layout:

@@ -3,7 +3,7 @@ The table of commands, and what turns it into a program.
 
 A new command is a row in ``COMMANDS`` and a file with a function ``command`` (or, for a family such as ``trash list``,
 a mapping ``commands`` of such functions); its docstring is its help. A file is loaded when its command is used. The
-options of ``_where.everywhere`` are put on every command, before and after its name.
+options of ``_options.everywhere`` are put on every command, before and after its name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from ._exit import INTERRUPTED, OK, USAGE, Failed, complain, installed_version
-from ._where import everywhere
+from ._options import everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
