@@ -40,6 +40,7 @@ __all__ = [
     "iter_chunks",
     "kind_of",
     "open_folder",
+    "open_known",
     "open_regular",
     "read_fd",
     "read_small",
@@ -132,6 +133,7 @@ class OsFileSystem:
     pread = staticmethod(os.pread)
     write = staticmethod(os.write)
     stat = staticmethod(os.stat)
+    access = staticmethod(os.access)
     fstat = staticmethod(os.fstat)
     ftruncate = staticmethod(os.ftruncate)
     fsync = staticmethod(os.fsync)
@@ -200,19 +202,24 @@ def open_regular(path: Path, flags: int = 0, *, dir_fd: int | None = None) -> in
     Never follows a link in the last component, never blocks. Raises IrregularFileError for anything but a regular
     file, OSError otherwise.
     """
+    return open_known(path, flags, dir_fd=dir_fd)[0]
+
+
+def open_known(path: Path, flags: int = 0, *, dir_fd: int | None = None) -> tuple[int, os.stat_result]:
+    """Like ``open_regular``, and give what was known of the file when it was opened."""
     fs = active()
     try:
         fd = fs.open(path, _READ | flags, dir_fd=dir_fd)
     except OSError as error:
         raise _explain(error, path, dir_fd) from error
     try:
-        mode = fs.fstat(fd).st_mode
-        if not stat_module.S_ISREG(mode):
-            raise IrregularFileError(os.fspath(path), kind_of(mode))
+        found = fs.fstat(fd)
+        if not stat_module.S_ISREG(found.st_mode):
+            raise IrregularFileError(os.fspath(path), _kind(found.st_mode))
     except BaseException:
         fs.close(fd)
         raise
-    return fd
+    return fd, found
 
 
 def append_fd(path: Path, *, create: bool, dir_fd: int | None = None) -> int:
