@@ -254,6 +254,24 @@ class Session:
         return self._judged.trusted
 
     @property
+    def claimed_approvals(self) -> dict[str, Any]:
+        """
+        What the session's state, as it was read, would allow without asking: what ``trust`` would seal.
+
+        Not what is in force: of an untrusted session ``state`` has the defaults instead. The values are the file's
+        own, of whatever type.
+        """
+        state = self._found.state
+        approval = state.get("approval")
+        allowed = approval if isinstance(approval, dict) else {}
+        return {
+            "yolo": allowed.get("yolo", False),
+            "afk": allowed.get("afk", False),
+            "auto_approve_actions": allowed.get("auto_approve_actions", []),
+            "additional_dirs": state.get("additional_dirs", []),
+        }
+
+    @property
     def _judged(self) -> Verdict:
         if self._verdict is None:
             self._verdict = self._store.verdict(self._found, self._sessions_path)
