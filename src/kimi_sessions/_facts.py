@@ -11,22 +11,28 @@ All paths are relative to an open sessions folder, so a folder that is renamed m
 from __future__ import annotations
 
 import math
+import os
 import stat as stat_module
 import time
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from . import _fs, layout
 from ._document import Document, parse_document
 from ._lines import decode_line, iter_blocks, iter_lines_backwards
 from ._text import UNTITLED, clean
 from .findings import Finding
+from .wire.records import record_from_line
 from .wire.scan import HEAD_BYTES, first_prompt, holds_more_than_headers, lines_from_end, records_of
 
-__all__ = ["Facts", "created_at", "is_empty", "read_facts", "sane_time"]
+__all__ = ["Facts", "Marks", "created_at", "is_empty", "read_facts", "sane_time"]
 
 #: The largest document that is read in one go; larger ones take the slow way.
 _DOCUMENT_BYTES = 1 << 14
+#: The largest wire log that is read in one go.
+_WHOLE_BYTES = 1 << 15
 _DAY_S = 86_400.0
 
 
@@ -34,22 +40,97 @@ class Facts:
     """
     What is known of one session without opening it.
 
-    ``state`` and ``extra`` are state.json and session.json as decoded objects ({} where there is nothing to read);
-    a legacy metadata.json is merged into ``state`` in memory. Times are epoch seconds, ``created_at`` None until
-    somebody asks.
+    ``state`` and ``extra`` are state.json and session.json as decoded objects ({} where there is nothing to read),
+    decoded when first asked for; a legacy metadata.json is merged into ``state`` in memory. Times are epoch seconds.
     """
 
-    __slots__ = ("empty", "extra", "id", "merged_legacy", "problems", "state", "title", "updated_at")
+    __slots__ = ("_extra", "_state", "empty", "id", "merged_legacy", "problems", "title", "updated_at")
 
     def __init__(self, session_id: str) -> None:
         self.id = session_id
         self.title = UNTITLED
         self.updated_at = 0.0
         self.empty = True
-        self.state: dict[str, Any] = {}
-        self.extra: dict[str, Any] = {}
+        self._state: dict[str, Any] | bytes = b""
+        self._extra: dict[str, Any] | bytes = b""
         self.merged_legacy = False
         self.problems: list[Finding] = []
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state document."""
+        value = self._state
+        if isinstance(value, bytes):
+            value = self._state = _decoded(value)
+        return value
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        self._state = value
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The document of our own facts."""
+        value = self._extra
+        if isinstance(value, bytes):
+            value = self._extra = _decoded(value)
+        return value
+
+    @extra.setter
+    def extra(self, value: dict[str, Any]) -> None:
+        self._extra = value
+
+    @property
+    def documents(self) -> tuple[dict[str, Any] | bytes, dict[str, Any] | bytes]:
+        """State and extra as they are held: bytes of JSON where nobody has asked yet."""
+        return self._state, self._extra
+
+    def hold(self, state: bytes, extra: bytes) -> None:
+        """Take both documents as bytes of JSON, to be decoded when asked for."""
+        self._state = state
+        self._extra = extra
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    return (parse_document(data).value or {}) if data else {}
+
+
+class Marks:
+    """
+    What the facts of a session were read from: a later look at the same files tells whether they still hold.
+
+    Each is None where the file was not there. ``lasting`` is False where the facts depend on more than that (the
+    clock, a file that could not be read).
+    """
+
+    __slots__ = ("context", "extra", "lasting", "legacy", "state", "wire")
+
+    def __init__(self) -> None:
+        self.wire: os.stat_result | None = None
+        self.state: os.stat_result | None = None
+        self.extra: os.stat_result | None = None
+        self.legacy: os.stat_result | None = None
+        self.context: os.stat_result | None = None
+        self.lasting = True
+
+
+class _StateFields(msgspec.Struct):
+    """The fields of state.json that a list needs of every session; of any type, as they come."""
+
+    custom_title: Any = None
+    wire_mtime: Any = None
+
+
+class _ExtraFields(msgspec.Struct):
+    """The fields of session.json that a list needs of every session."""
+
+    created_at: Any = None
+    parent: Any = None
+    origin: Any = None
+
+
+_decode_state = msgspec.json.Decoder(_StateFields).decode
+_decode_extra = msgspec.json.Decoder(_ExtraFields).decode
 
 
 def sane_time(value: object, now: float) -> float | None:
@@ -65,84 +146,134 @@ def sane_time(value: object, now: float) -> float | None:
     return None
 
 
-def read_part(path: str, root_fd: int) -> Document:
-    """Read a document of a session, given its path below the sessions folder."""
+def _read_document(path: str, root_fd: int) -> tuple[bytes | None, os.stat_result | None, str]:
+    """Read the bytes of a document: ``(data, what it is, problem)``; None and no problem where there is none."""
     fs = _fs.active()
     try:
-        fd = _fs.open_regular(path, dir_fd=root_fd)
+        fd, found = _fs.open_known(path, dir_fd=root_fd)
     except FileNotFoundError:
-        return _ABSENT
+        return None, None, ""
     except OSError as error:
-        return Document(None, f"can't be read: {error.strerror}", whole=False)
+        return None, None, f"can't be read: {error.strerror}"
     try:
         data = fs.read(fd, _DOCUMENT_BYTES)
-        if len(data) == _DOCUMENT_BYTES:
+        if len(data) == _DOCUMENT_BYTES or len(data) < found.st_size:
             data = _fs.read_small(path, dir_fd=root_fd)
     except OSError as error:
-        return Document(None, f"can't be read: {error.strerror}", whole=False)
+        return None, found, f"can't be read: {error.strerror}"
     finally:
         fs.close(fd)
-    return parse_document(data)
+    return data, found, ""
 
 
-_ABSENT = Document(None, exists=False)
+def _is_there(path: str, root_fd: int) -> bool:
+    """Tell cheaply that a file is not there; True also where it can't be told."""
+    try:
+        return _fs.active().access(path, os.F_OK, dir_fd=root_fd, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        return True
 
 
-def read_facts(root_fd: int, name: str, *, now: float | None = None) -> Facts | None:
+def read_facts(
+    root_fd: int, name: str, *, now: float | None = None, marks: Marks | None = None
+) -> Facts | None:
     """
     Read the facts of the session folder ``name`` in an open sessions folder; None if it is no session.
 
-    A session is a folder with a context.jsonl, a wire.jsonl or a rotated context.
+    A session is a folder with a context.jsonl, a wire.jsonl or a rotated context. ``marks`` is filled with what was
+    read from.
     """
     if now is None:
         now = time.time()
+    if marks is None:
+        marks = Marks()
     fs = _fs.active()
     facts = Facts(name)
     prefix = name + "/"
     problems = facts.problems
 
-    document = read_part(prefix + layout.STATE, root_fd)
-    if document.value is not None:
-        facts.state = document.value
-    if document.problem:
-        problems.append(Finding("bad-state", layout.STATE, document.problem))
-    document = read_part(prefix + layout.SESSION, root_fd)
-    if document.value is not None:
-        facts.extra = document.value
-    if document.problem:
-        problems.append(Finding("bad-document", layout.SESSION, document.problem))
-    document = read_part(prefix + layout.METADATA, root_fd)
-    if document.exists:
-        _merge_legacy(facts, document)
+    # state.json
+    custom: object = None
+    wire_mtime: object = None
+    data, marks.state, problem = _read_document(prefix + layout.STATE, root_fd)
+    odd = bool(problem)
+    if data is not None:
+        try:
+            fields = _decode_state(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            document = parse_document(data)
+            facts.state = document.value or {}
+            problem = document.problem
+            custom, wire_mtime = facts.state.get("custom_title"), facts.state.get("wire_mtime")
+        else:
+            facts._state = data
+            custom, wire_mtime = fields.custom_title, fields.wire_mtime
+    if problem:
+        problems.append(Finding("bad-state", layout.STATE, problem))
 
+    # session.json
+    created: object = None
+    if odd or _is_there(prefix + layout.SESSION, root_fd):
+        data, marks.extra, problem = _read_document(prefix + layout.SESSION, root_fd)
+        odd = odd or bool(problem)
+        if data is not None:
+            try:
+                own = _decode_extra(data)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                document = parse_document(data)
+                facts.extra = document.value or {}
+                problem = document.problem
+                if facts.extra.get("parent") or facts.extra.get("origin"):
+                    created = facts.extra.get("created_at")
+            else:
+                facts._extra = data
+                if own.parent or own.origin:
+                    created = own.created_at
+        if problem:
+            problems.append(Finding("bad-document", layout.SESSION, problem))
+
+    # metadata.json, of old clients
+    if odd or _is_there(prefix + layout.METADATA, root_fd):
+        data, marks.legacy, problem = _read_document(prefix + layout.METADATA, root_fd)
+        odd = odd or bool(problem)
+        if data is not None or problem:
+            _merge_legacy(facts, parse_document(data) if data is not None else Document(None, problem))
+            custom, wire_mtime = facts.state.get("custom_title"), facts.state.get("wire_mtime")
+
+    # wire.jsonl
     wire_there = True
-    time_of_wire: float | None = None
+    latest: float | None = None
     prompt = ""
-    custom = facts.state.get("custom_title")
     title = clean(custom) if isinstance(custom, str) else ""
     try:
-        fd = _fs.open_regular(prefix + layout.WIRE, dir_fd=root_fd)
+        fd, found = _fs.open_known(prefix + layout.WIRE, dir_fd=root_fd)
     except FileNotFoundError:
         wire_there = False
     except OSError as error:
+        odd = True
         facts.empty = False
         problems.append(Finding("unreadable", layout.WIRE, f"can't be read: {error.strerror}"))
     else:
+        marks.wire = found
+        size = found.st_size
         try:
-            head = fs.pread(fd, HEAD_BYTES, 0)
-            size = len(head) if len(head) < HEAD_BYTES else fs.fstat(fd).st_size
-            time_of_wire = _last_time(fd, head, size, now, problems)
-            if time_of_wire is not None or (size and holds_more_than_headers(fd)):
+            head = _fs.read_fd(fd, 0, size if size <= _WHOLE_BYTES else HEAD_BYTES)
+            if len(head) < size <= _WHOLE_BYTES:
+                size = len(head)
+            latest = _last_time(fd, head, size, now=now, problems=problems, marks=marks)
+            if latest is not None or (size and holds_more_than_headers(fd)):
                 facts.empty = False
             if not title:
                 prompt = first_prompt(fd, head, size)
         except OSError as error:
+            odd = True
             facts.empty = False
             problems.append(Finding("unreadable", layout.WIRE, f"can't be read: {error.strerror}"))
         finally:
             fs.close(fd)
 
-    context_mtime: float | None = None
+    # context.jsonl
+    context_mtime = 0.0
     try:
         found = fs.stat(prefix + layout.CONTEXT, dir_fd=root_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -151,19 +282,35 @@ def read_facts(root_fd: int, name: str, *, now: float | None = None) -> Facts | 
             return None
         problems.append(Finding("no-context", layout.CONTEXT, "the context is missing; it reads as empty"))
     except OSError as error:
+        odd = True
         if not wire_there:
             problems.append(Finding("unreadable", layout.CONTEXT, f"can't be read: {error.strerror}"))
     else:
+        marks.context = found
         context_mtime = found.st_mtime
         if not stat_module.S_ISREG(found.st_mode):
             facts.empty = False
             problems.append(Finding("irregular", layout.CONTEXT, "not a regular file; it was not read"))
 
     facts.title = title or prompt or UNTITLED
-    facts.updated_at = _updated_at(facts, time_of_wire, context_mtime, now)
+    for value in (wire_mtime, created):
+        if value is not None:
+            seconds = sane_time(value, now)
+            if seconds is None:
+                marks.lasting = marks.lasting and not _may_come(value)
+            elif latest is None or seconds > latest:
+                latest = seconds
+    facts.updated_at = context_mtime if latest is None else latest
     if facts.empty:
         facts.empty = not title and _rest_is_empty(root_fd, name, facts.extra)
+    if odd:
+        marks.lasting = False
     return facts
+
+
+def _may_come(value: object) -> bool:
+    """Tell whether a time that was refused may be taken later, when the clock has come nearer."""
+    return isinstance(value, (int, float)) and value > 0
 
 
 def _merge_legacy(facts: Facts, document: Document) -> None:
@@ -178,46 +325,34 @@ def _merge_legacy(facts: Facts, document: Document) -> None:
     facts.state, facts.merged_legacy = merge_legacy_metadata(facts.state, document.value)
 
 
-def _updated_at(facts: Facts, time_of_wire: float | None, context_mtime: float | None, now: float) -> float:
-    latest = time_of_wire
-    wire_mtime = sane_time(facts.state.get("wire_mtime"), now)
-    if wire_mtime is not None and (latest is None or wire_mtime > latest):
-        latest = wire_mtime
-    extra = facts.extra
-    if extra and (extra.get("parent") or extra.get("origin")):
-        created = sane_time(extra.get("created_at"), now)
-        if created is not None and (latest is None or created > latest):
-            latest = created
-    if latest is not None:
-        return latest
-    return context_mtime if context_mtime is not None else 0.0
-
-
-def _last_time(fd: int, head: bytes, size: int, now: float, problems: list[Finding]) -> float | None:
+def _last_time(
+    fd: int, head: bytes, size: int, *, now: float, problems: list[Finding], marks: Marks
+) -> float | None:
     """Return the time of the last record that has a readable one."""
+    tail = head if size <= len(head) else _fs.read_fd(fd, size - HEAD_BYTES, HEAD_BYTES)
+    if tail.endswith(b"\n"):
+        # Most logs end in a plain record on a line of its own.
+        cut = tail.rfind(b"\n", 0, len(tail) - 1)
+        if cut >= 0:
+            record = record_from_line(tail[cut + 1 : -1])
+            if record is not None and 0 <= record.timestamp <= now:
+                return record.timestamp
     if size <= len(head):
         lines: Iterator[tuple[int, bytes]] = lines_from_end(head)
-        terminated = head.endswith(b"\n")
     else:
         lines = iter_lines_backwards(fd, size)
-        terminated = _fs.active().pread(fd, 1, size - 1) == b"\n"
+    terminated = tail.endswith(b"\n")
     for offset, line in lines:
         records = records_of(line)
         if not records and not terminated and line.strip():
-            problems.append(
-                Finding(
-                    "torn-tail",
-                    layout.WIRE,
-                    "the last line is no whole record",
-                    offset=offset,
-                    length=len(line),
-                )
-            )
+            reason = "the last line is no whole record"
+            problems.append(Finding("torn-tail", layout.WIRE, reason, offset=offset, length=len(line)))
         terminated = True
         for record in reversed(records):
             found = sane_time(record.timestamp, now)
             if found is not None:
                 return found
+            marks.lasting = marks.lasting and not _may_come(record.timestamp)
     return None
 
 

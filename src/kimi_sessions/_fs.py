@@ -95,6 +95,8 @@ class FileSystem(Protocol):
     @property
     def stat(self) -> Callable[..., os.stat_result]: ...
     @property
+    def access(self) -> Callable[..., bool]: ...
+    @property
     def fstat(self) -> Callable[..., os.stat_result]: ...
     @property
     def ftruncate(self) -> Callable[..., None]: ...
@@ -215,7 +217,7 @@ def open_known(path: Path, flags: int = 0, *, dir_fd: int | None = None) -> tupl
     try:
         found = fs.fstat(fd)
         if not stat_module.S_ISREG(found.st_mode):
-            raise IrregularFileError(os.fspath(path), _kind(found.st_mode))
+            raise IrregularFileError(os.fspath(path), kind_of(found.st_mode))
     except BaseException:
         fs.close(fd)
         raise

@@ -49,7 +49,7 @@ def first_prompt(fd: int, head: bytes, size: int) -> str:
 
     Only lines that hold the type's name are decoded, so a prompt far into a large log is found at scanning speed.
     """
-    for data in (head,) if size <= len(head) else _pieces(fd, size):
+    for data in (head,) if size <= len(head) else _pieces(fd, head, size):
         at = data.find(_TURN_BEGIN)
         while at >= 0:
             start = data.rfind(b"\n", 0, at) + 1
@@ -65,11 +65,14 @@ def first_prompt(fd: int, head: bytes, size: int) -> str:
     return ""
 
 
-def _pieces(fd: int, size: int) -> Iterator[bytes]:
-    """Yield the bytes of a log in pieces of whole lines, the first small (most prompts are near the start)."""
-    piece = HEAD_BYTES
-    offset = 0
-    rest: list[bytes] = []
+def _pieces(fd: int, head: bytes, size: int) -> Iterator[bytes]:
+    """Yield the bytes of a log in pieces of whole lines, what was read already first (most prompts are there)."""
+    piece = len(head) * 4
+    offset = len(head)
+    cut = head.rfind(b"\n") + 1
+    if cut:
+        yield head[:cut]
+    rest = [head[cut:]]
     while offset < size:
         data = _fs.read_fd(fd, offset, min(piece, size - offset))
         if not data:
@@ -83,8 +86,9 @@ def _pieces(fd: int, size: int) -> Iterator[bytes]:
         rest.append(data[: cut + 1])
         yield b"".join(rest)
         rest = [data[cut + 1 :]]
-    if rest:
-        yield b"".join(rest)
+    tail = b"".join(rest)
+    if tail:
+        yield tail
 
 
 def holds_more_than_headers(fd: int) -> bool:
