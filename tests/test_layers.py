@@ -33,11 +33,11 @@ ROWS: tuple[tuple[str, ...], ...] = (
     # 2b: the files of a session and of a work dir one by one, then the doors of their folders
     ("wire.file", "context.file", "wire", "context", "metadata", "trust"),
     # 3a: what a work dir holds
-    ("_facts", "_store", "fork"),
+    ("_facts", "_survey", "_store", "fork"),
     # 3b: one open session
     ("session",),
     # 3c: sessions treated from outside
-    ("migration.*",),
+    ("check", "repair", "migration.*"),
     # 4: the front door, and those who come in by it
     (FRONT_DOOR, "cli.*"),
 )
