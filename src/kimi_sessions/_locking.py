@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Self, TypeVar
 
 from . import _fs
+from ._text import clean
 from .errors import Holder, LocksUnavailableError, SessionBusyError, SessionNotFoundError, WriteError
 from .layout import LOCK
 
@@ -278,13 +279,15 @@ def read_holder(path: str) -> Holder | None:
         value = record.get(key)
         return value if isinstance(value, kind) and not isinstance(value, bool) else None
 
-    since = record.get("since")
-    return Holder(
-        pid=typed("pid", int),
-        host=typed("host", str),
-        program=typed("program", str),
-        since=float(since) if isinstance(since, (int, float)) and not isinstance(since, bool) else None,
-    )
+    def shown(key: str) -> str | None:
+        # The file may have come with a cloned project, and this ends up on a terminal.
+        value = typed(key, str)
+        return None if value is None else clean(value)[:100]
+
+    since = typed("since", float)
+    if since is None and (whole := typed("since", int)) is not None and abs(whole) < 1 << 53:
+        since = float(whole)
+    return Holder(pid=typed("pid", int), host=shown("host"), program=shown("program"), since=since)
 
 
 def session_gone(session_id: str, folder: str) -> Callable[[], Exception]:

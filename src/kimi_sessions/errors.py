@@ -244,7 +244,12 @@ class Holder:
         if self.since is not None:
             from datetime import UTC, datetime
 
-            parts.append(f"since {datetime.fromtimestamp(self.since, UTC).strftime('%Y-%m-%d %H:%M:%S')} UTC")
+            try:
+                moment = datetime.fromtimestamp(self.since, UTC)
+            except (OverflowError, ValueError, OSError):
+                pass  # no time that a calendar has; the rest still says who it is
+            else:
+                parts.append(f"since {moment.strftime('%Y-%m-%d %H:%M:%S')} UTC")
         return " ".join(parts) or "an unknown program"
 
 
