@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .findings import Finding
     from .layout import Layout, ProjectLayout, ShareLayout
     from .metadata import WorkDirMeta
-    from .session import Session, SessionList
+    from .session import Session, SessionList, TrashEntry
     from .state import SessionState
     from .wire import Turn, WireFile
 
@@ -72,6 +72,7 @@ __all__ = [
     "SessionState",
     "SessionsError",
     "ShareLayout",
+    "TrashEntry",
     "Turn",
     "UnsupportedVersionError",
     "UntrustedSessionError",
@@ -94,6 +95,7 @@ _HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {
     "SessionList": ".session",
     "SessionState": ".state",
     "ShareLayout": ".layout",
+    "TrashEntry": ".session",
     "Turn": ".wire.turns",
     "WireFile": ".wire.file",
     "WorkDirMeta": ".metadata",

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .wire.file import WireFile
     from .wire.turns import Turn
 
-__all__ = ["LAST", "Session", "SessionList", "choose"]
+__all__ = ["LAST", "Session", "SessionList", "TrashEntry", "choose"]
 
 #: What stands for the last session where an id is asked for.
 LAST = "@last"

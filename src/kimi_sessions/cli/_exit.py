@@ -31,6 +31,7 @@ __all__ = [
     "complain",
     "guarded",
     "installed_version",
+    "say",
 ]
 
 OK = 0
@@ -69,14 +70,19 @@ class Failed(Exception):  # noqa: N818 - not an error of the code: a command's o
         self.code = code
 
 
-def complain(message: str, *, kind: str = "error") -> None:
-    """Print one line on stderr, safe for any terminal and any encoding. A closed stderr is nobody's to complain to."""
+def say(message: str) -> None:
+    """Print one line on stderr, safe for any terminal. A closed stderr is nobody's to complain to."""
     from kimi_sessions import clean
 
     try:
-        sys.stderr.write(f"{kind}: {clean(message)}\n")
+        sys.stderr.write(clean(message) + "\n")
     except (OSError, ValueError):
         pass
+
+
+def complain(message: str, *, kind: str = "error") -> None:
+    """Print one line on stderr that begins with its kind: error, warning, note or hint."""
+    say(f"{kind}: {message}")
 
 
 def guarded(step: Callable[[], int]) -> int:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_sessions import clean
 
+from ._exit import complain
+
 if TYPE_CHECKING:
     from kimi_sessions import Session
 
@@ -32,8 +34,10 @@ __all__ = [
     "on_terminal",
     "out",
     "print_json",
+    "print_session",
     "session_facts",
     "table",
+    "warn_of_problems",
     "when",
 ]
 
@@ -91,12 +95,23 @@ def session_facts(session: Session) -> dict[str, Any]:
     }
 
 
+def print_session(session: Session) -> None:
+    """Print the facts of one session as the JSON document of a command."""
+    print_json(session_facts(session))
+
+
 # --- for people --------------------------------------------------------------------------------------------------
 
 
 def out(text: str = "") -> None:
     """Print one line on stdout."""
     sys.stdout.write(text + "\n")
+
+
+def warn_of_problems(session: Session) -> None:
+    """Say on stderr what is wrong with a session that is being used."""
+    for problem in session.problems:
+        complain(f"session {session.id}: {problem}", kind="warning")
 
 
 def on_terminal() -> bool:

@@ -68,35 +68,30 @@ class Where:
         """The layout to work on."""
         return ProjectLayout() if self.share is None else self.share
 
-    def open(self, text: str) -> Session:
+    def open(self, text: str, *, far: bool = False) -> Session:
         """
-        Return the session of this work dir that is meant by ``text``.
+        Return the session that is meant by ``text``: in this work dir, else the one in another known work dir.
 
+        Elsewhere only a whole id counts, since what follows may be a change; with ``far`` a unique beginning does too.
         Raises InvalidIdError before any file is touched, SessionNotFoundError, AmbiguousIdError.
         """
-        from kimi_sessions import Session
-
-        return in_line(Session.open(self.work_dir, text, layout=self.layout))
-
-    def open_anywhere(self, text: str) -> Session:
-        """
-        Return the session that is meant by ``text``, from another known work dir if this one has none.
-
-        Raises as ``open``.
-        """
-        from kimi_sessions import NotFoundError, Session
+        from kimi_sessions import Session, SessionNotFoundError
         from kimi_sessions.session import LAST, choose
 
         try:
-            return self.open(text)
-        except NotFoundError as error:
+            return in_line(Session.open(self.work_dir, text, layout=self.layout))
+        except SessionNotFoundError as error:
             if text == LAST:
-                raise
+                raise Failed(f"no session to go on with in {self.work_dir}", NOT_FOUND) from None
             everyone = in_line(Session.list_all(layout=self.layout, include_empty=True))
             try:
-                return choose(text, everyone, "any known work dir")
-            except NotFoundError:
+                found = choose(text, everyone, "any known work dir")
+            except SessionNotFoundError:
                 raise error from None
+        if far or found.id == text:
+            return found
+        there = found.work_dir if found.work_dir_known else found.path.parent
+        raise Failed(f"no session {text!r} in {self.work_dir}; {found.id} is in {there}", NOT_FOUND)
 
 
 def _absolute(work_dir: str | None) -> Path:

@@ -2,8 +2,9 @@
 The table of commands, and what turns it into a program.
 
 A new command is a row in ``COMMANDS`` and a file with a function ``command`` (or, for a family such as ``trash list``,
-a mapping ``commands`` of such functions); its docstring is its help. A file is loaded when its command is used. The
-options of ``_options.everywhere`` are put on every command, before and after its name.
+a mapping ``commands`` of such functions). Its docstring is its help, and the row repeats the first line of that. A file
+is loaded when its command is used. The options of ``_options.everywhere`` are put on every command, before and after
+its name.
 """
 
 from __future__ import annotations
@@ -27,15 +28,29 @@ __all__ = ["COMMANDS", "Command", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A row of the table: the file below ``cli`` that has it, one line of help, and other names it answers to."""
+    """A row of the table: the file below ``cli`` that has it, the first line of its help, other names it answers to."""
 
     module: str
     help: str
     aliases: tuple[str, ...] = ()
+    #: True where the first argument names a session: the shell can complete it.
+    takes_id: bool = False
+    function: str = "command"
 
 
 COMMANDS: dict[str, Command] = {
     "list": Command("list", "List sessions, newest first.", aliases=("ls",)),
+    "show": Command("show", "Show one session: its facts, then the conversation.", takes_id=True),
+    "continue": Command("continue_", "Print the id of the session to go on with.", takes_id=True),
+    "path": Command("path", "Print the folder of a session, or of all sessions.", takes_id=True),
+    "rename": Command("rename", "Give a session a title of your own.", takes_id=True),
+    "archive": Command("archive", "Hide a session from ordinary lists.", takes_id=True),
+    "unarchive": Command("archive", "Bring an archived session back.", takes_id=True, function="unarchive"),
+    "fork": Command("fork", "Make a new session from the first turns of one.", takes_id=True),
+    "delete": Command("delete", "Move a session to the trash.", aliases=("rm",), takes_id=True),
+    "migrate": Command("migrate", "Bring sessions of Kimi CLI into the project's layout."),
+    "trash": Command("trash", "List the trash, restore from it, empty it."),
+    "trust": Command("trust", "Seal a session as yours, with what it may do unasked.", takes_id=True),
 }
 
 _EPILOG = "An ID is a whole id, a unique beginning of one, or @last. Without a command, the list is printed."
@@ -75,7 +90,7 @@ def _load(name: str, row: Command) -> Any:
     family: dict[str, Callable[..., Any]] | None = getattr(module, "commands", None)
     app = _typer()
     if family is None:
-        app.command(name, epilog=None)(module.command)
+        app.command(name)(getattr(module, row.function))
         command = typer.main.get_command(app)
         command.params.extend(_options())
         return command

@@ -1,0 +1,51 @@
+"""``kimi-sessions continue``: which session to go on with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ._exit import say
+from ._options import where
+from ._render import clean_path, out, print_session, warn_of_problems
+
+__all__ = ["command"]
+
+
+def command(
+    ctx: typer.Context,
+    *,
+    session_id: Annotated[
+        str, typer.Argument(metavar="[ID]", help="This one, in whatever work dir it is.", show_default=False)
+    ] = "@last",
+) -> None:
+    """
+    Print the id of the session to go on with.
+
+    That is the last one used in the work dir, else the newest; archived and untrusted ones are passed over. With an ID
+    it is that session, from whatever known work dir; --json tells which.
+    """
+    from kimi_sessions import Session, UntrustedSessionError
+    from kimi_sessions.session import LAST
+
+    from ._exit import NOT_FOUND, Failed
+    from ._where import in_line
+
+    place = where(ctx)
+    if session_id == LAST:
+        found = in_line(Session.continue_(place.work_dir, layout=place.layout))
+        if found is None:
+            raise Failed(f"no session to continue in {clean_path(str(place.work_dir))}", NOT_FOUND)
+        session = found
+    else:
+        session = place.open(session_id, far=True)
+        if not session.trusted:
+            raise UntrustedSessionError(session_id=session.id, path=str(session.path))
+    warn_of_problems(session)
+    if place.as_json:
+        print_session(session)
+        return
+    out(session.id)
+    if session.work_dir_known and session.work_dir != place.work_dir:
+        say(f"its work dir is {session.work_dir}")

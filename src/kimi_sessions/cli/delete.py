@@ -1,0 +1,45 @@
+"""``kimi-sessions delete``: into the trash, or for good."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ._ask import agree
+from ._exit import say
+from ._options import SessionId, where
+from ._render import clean_path, print_json
+from ._where import in_line
+
+__all__ = ["command"]
+
+
+def command(
+    ctx: typer.Context,
+    *,
+    session_id: SessionId,
+    permanent: Annotated[
+        bool, typer.Option("--permanent", help="Remove it for good, past the trash.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """
+    Move a session to the trash.
+
+    It asks first. 'trash restore ID' brings the session back as it was; nothing leaves the trash by itself. A session
+    that another program holds is refused.
+    """
+    place = where(ctx)
+    session = place.open(session_id)
+    what = f"{session.id} ({session.title})"
+    if session.work_dir != place.work_dir:
+        what += f" of {clean_path(str(session.work_dir))}"
+    agree(f"Remove {what} for good?" if permanent else f"Move {what} to the trash?", yes=yes)
+    in_line(session.delete() if permanent else session.trash("kimi-sessions delete"))
+    if place.as_json:
+        print_json({"id": session.id, "deleted": True, "permanent": permanent})
+    elif permanent:
+        say(f"removed {what}")
+    else:
+        say(f"moved {what} to the trash; 'kimi-sessions trash restore {session.id}' brings it back")

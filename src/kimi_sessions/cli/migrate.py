@@ -1,0 +1,259 @@
+"""
+``kimi-sessions migrate``: sessions from Kimi CLI's share dir (or from elsewhere) into projects, and back.
+
+The plan is printed with ``--dry-run``; without it, what was done. Progress is shown on a terminal only, on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kimi_sessions import ShareLayout, clean
+
+from ._exit import DAMAGED, NOT_WRITTEN, USAGE, Failed, complain
+from ._options import where
+from ._render import clean_path, fit, line_width, out, print_json
+
+if TYPE_CHECKING:
+    from kimi_sessions.migration import Batch, Item, PathMap, Plan, Progress
+
+__all__ = ["command", "path_map"]
+
+#: How many sessions of one work dir are named one by one on a screen; ``--json`` and the report name all.
+_NAMED = 40
+
+
+def command(
+    ctx: typer.Context,
+    *,
+    all_dirs: Annotated[
+        bool, typer.Option("--all-dirs", help="Every work dir the source knows, each into its own project.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print what would be done and what can't go, and change nothing."),
+    ] = False,
+    maps: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="OLD=NEW",
+            help="Work dirs at or below OLD are at NEW now; or KEY=DIR for a folder no registry names. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    make_dirs: Annotated[
+        bool, typer.Option("--make-dirs", help="Make work dirs that are not there.")
+    ] = False,
+    move: Annotated[
+        bool, typer.Option("--move", help="Remove each session from the source once it is proven to be here.")
+    ] = False,
+    to_share: Annotated[
+        bool, typer.Option("--to-share", help="The other way: from the project into Kimi CLI's share dir.")
+    ] = False,
+    rollback: Annotated[
+        Path | None,
+        typer.Option(
+            "--rollback",
+            metavar="REPORT",
+            help="Take away what the run of this report added, except what has changed since.",
+            show_default=False,
+        ),
+    ] = None,
+) -> int:
+    """
+    Bring sessions of Kimi CLI into the project's layout.
+
+    The source is Kimi CLI's share dir ($KIMI_SHARE_DIR or ~/.kimi, or --share-dir DIR) and is only read. Every file is
+    copied byte for byte, compared by hash and counted record by record before a session appears; what can't be
+    carried is named. Running it again adds what is new and changes nothing else.
+    """
+    from kimi_sessions.migration import apply_plan, plan_from_share, plan_to_share, report_of
+
+    place = where(ctx)
+    if rollback is not None:
+        return _roll_back(rollback, as_json=place.as_json, dry_run=dry_run)
+    share = place.share if place.share is not None else ShareLayout()
+    work_dir = None if all_dirs else place.work_dir
+    paths = path_map(maps)
+    if to_share:
+        plan = plan_to_share(share, work_dir, paths=paths)
+    else:
+        if not share.share.is_dir():
+            raise Failed(f"there is no share dir of Kimi CLI at {share.share} (--share-dir names another)", 3)
+        plan = plan_from_share(share, work_dir, paths=paths, make_dirs=make_dirs)
+    reports: list[str] = []
+    if not dry_run:
+        with _progress(plan) as progress:
+            reports = apply_plan(
+                plan, move=move, make_dirs=make_dirs, progress=progress, waiting=_say_waiting
+            )
+    if place.as_json:
+        print_json({"dry_run": dry_run, **report_of(plan, reports=reports), "share": str(share.share)})
+    else:
+        _print(plan, reports, dry_run=dry_run)
+    return _complain(plan)
+
+
+def path_map(texts: list[str] | None) -> PathMap:
+    """Return what ``--map`` options say. Raises Failed for one that is no OLD=NEW."""
+    from kimi_sessions.migration import PathMap, looks_like_windows, parse_pair
+
+    pairs = []
+    for text in texts or ():
+        try:
+            old, new = parse_pair(text)
+        except ValueError as error:
+            raise Failed(f"--map: {error}", USAGE) from None
+        if not looks_like_windows(new):
+            new = os.path.abspath(os.path.expanduser(new))  # noqa: PTH100, PTH111 - text, links stay
+        pairs.append((old, new))
+    return PathMap(pairs)
+
+
+def _roll_back(report: Path, *, as_json: bool, dry_run: bool) -> int:
+    from kimi_sessions.migration import roll_back
+
+    result = roll_back(report, dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, **result.as_dict()})
+    else:
+        for session_id, path in result.removed:
+            out(f"{'would take away' if dry_run else 'taken away'}  {clean(session_id)}  {clean_path(path)}")
+        out(f"{len(result.removed)} taken away, {len(result.refused)} left as they are")
+    for session_id, reason in result.refused:
+        complain(f"session {session_id} was left: {reason}", kind="warning")
+    return DAMAGED if result.refused else 0
+
+
+def _say_waiting(holder: str) -> None:
+    complain(f"waiting for another migration of this store ({holder})", kind="note")
+
+
+@contextmanager
+def _progress(plan: Plan) -> Iterator[Progress | None]:
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    total = sum(item.session.size_bytes for item in plan.items if item.status.carried)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("migrating", total=total)
+        yield lambda _session, size: bar.update(task, advance=size)
+
+
+# --- for people ---------------------------------------------------------------------------------------------------
+
+
+def _print(plan: Plan, reports: list[str], *, dry_run: bool) -> None:
+    width = line_width()
+    for batch in plan.batches:
+        goal = clean_path(str(batch.target)) if batch.target is not None else "nowhere"
+        name = batch.source.path if batch.source.path is not None else batch.source.key
+        same = batch.target is not None and str(batch.target) == name
+        head = clean_path(name) if same else f"{clean_path(name)} -> {goal}"
+        out(f"{head}: {_counts(batch, dry_run=dry_run)}")
+        for item in _worth_naming(batch):
+            out(fit(_line(item), width))
+        hidden = len(batch.items) - min(len(batch.items), _NAMED)
+        if hidden:
+            out(f"  … and {hidden} more; --json names them all")
+    if not plan.batches:
+        out("nothing to migrate")
+    else:
+        out(_sum(plan, dry_run=dry_run))
+    if plan.elsewhere:
+        out(f"the source has {plan.elsewhere} more work dirs; --all-dirs takes them all")
+    for path in reports:
+        out(f"report: {clean_path(path)}")
+
+
+def _worth_naming(batch: Batch) -> list[Item]:
+    if batch.target is None:
+        return []
+    return batch.items[:_NAMED]
+
+
+_WORDS = {
+    "added": "added",
+    "completed": "completed",
+    "present": "already there",
+    "continued": "went on here since",
+    "conflict": "in conflict",
+    "refused": "can't go",
+    "failed": "failed",
+}
+
+
+def _counts(batch: Batch, *, dry_run: bool) -> str:
+    count = Counter(item.status.value for item in batch.items)
+    words = {"planned": "to add" if dry_run else "not done", **_WORDS}
+    return ", ".join(f"{count[key]} {word}" for key, word in words.items() if key in count) or "no sessions"
+
+
+def _line(item: Item) -> str:
+    session = item.session
+    sign = {"planned": "+", "added": "+", "completed": "+", "present": "=", "continued": "="}
+    mark = sign.get(item.status.value, "!")
+    reason = f"  ({item.reason})" if item.reason else ""
+    return f"  {mark} {clean(session.id)}  {clean(session.title) or '-'}{reason}"
+
+
+def _sum(plan: Plan, *, dry_run: bool) -> str:
+    files = sum(len(item.files) for item in plan.items if not dry_run)
+    size = sum(facts.size_bytes for item in plan.items for facts in item.files)
+    records = sum(sum(counts.values()) for item in plan.items for counts in item.records.values())
+    damaged = sum(item.damaged for item in plan.items)
+    sessions = sum(1 for _ in plan.items)
+    if dry_run:
+        planned = sum(item.session.size_bytes for item in plan.items if item.status.carried)
+        return f"{sessions} sessions, {planned} bytes; nothing was changed"
+    text = f"{sessions} sessions: {files} files, {size} bytes compared by hash, {records} records counted"
+    if damaged:
+        text += f" ({damaged} damaged places among them, carried as they are)"
+    return text
+
+
+def _complain(plan: Plan) -> int:
+    """Name on stderr what is not carried, and return the exit code."""
+    for text in plan.problems:
+        complain(text, kind="warning")
+    write_failed = False
+    code = 0
+    for batch in plan.batches:
+        if batch.target is None:
+            code = DAMAGED
+            count = len(batch.items)
+            complain(
+                f"{count} session{'s' if count != 1 else ''} of {batch.source.path or batch.source.key}"
+                f" can't go: {batch.reason}",
+                kind="warning",
+            )
+            if batch.suggestion is not None:
+                complain(
+                    f"records of it name {batch.suggestion}: --map {batch.source.key}={batch.suggestion}",
+                    kind="hint",
+                )
+    for batch, item, left in plan.not_carried():
+        code = code or DAMAGED
+        if item is None:
+            complain(f"{batch.source.key}/{left.file} was not carried: {left.reason}", kind="warning")
+        elif batch.target is not None:
+            what = f"{left.file} of session {item.session.id}" if left.file else f"session {item.session.id}"
+            complain(f"{what} was not carried: {left.reason}", kind="warning")
+            write_failed = write_failed or item.write_failed
+    for item in plan.items:
+        for note in item.notes:
+            complain(f"session {item.session.id}: {note}", kind="note")
+    return NOT_WRITTEN if write_failed else code
