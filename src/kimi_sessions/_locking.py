@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Self, TypeVar
 
 from . import _fs
+from ._lines import decode_value
 from ._text import clean
 from .errors import Holder, LocksUnavailableError, SessionBusyError, SessionNotFoundError, WriteError
 from .layout import LOCK
@@ -269,7 +270,7 @@ def read_holder(path: str) -> Holder | None:
     """Return who the text of a hold file names, or None if it names nobody that can be read."""
     try:
         raw = _fs.read_small(path, limit=_HOLDER_BYTES)
-        record = json.loads(raw)
+        record = decode_value(raw)
     except (OSError, ValueError):
         return None
     if not isinstance(record, dict):
