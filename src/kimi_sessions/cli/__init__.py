@@ -1,13 +1,15 @@
 """
 The command line: ``kimi-sessions``.
 
-Here is the way in and nothing else, so that ``--version`` costs little more than the interpreter. ``app`` has the table
-of commands, one file per command has what it does, ``_options`` what all of them take, ``_where`` what they work on,
-``_render`` how things look, ``_exit`` what becomes of errors. Everything comes in by the library's front door.
+Here is the way in and nothing else, so that ``--version`` costs little more than the interpreter. ``_commands`` has
+the table of commands, ``app`` makes a program of it, one file per command has what that does. ``_options`` has what
+all of them take, ``_where`` what they work on, ``_render`` how things look, ``_exit`` what becomes of errors.
+Everything comes in by the library's front door.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -27,21 +29,30 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
-    from ._quick import read_plain_list
+    asked = os.environ.get(_COMPLETION_VARIABLE)
+    if asked:
+        from ._completion import answer
 
-    plain = read_plain_list(args)
-    if plain is not None:
-        from ._listing import print_list
+        offered = answer(asked)
+        if offered is not None:
+            sys.stdout.write(offered + "\n")
+            return 0
+    else:
+        from ._quick import read_plain_list
 
-        print_list(*plain)
-        return 0
+        plain = read_plain_list(args)
+        if plain is not None:
+            from ._listing import print_list
+
+            print_list(*plain)
+            return 0
     from .app import run
 
     return run(args)
 
 
 def _print_version() -> int:
-    from ._exit import installed_version
+    from ._version import installed_version
 
     sys.stdout.write(f"kimi-sessions {installed_version()}\n")
     return 0

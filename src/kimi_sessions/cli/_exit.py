@@ -12,6 +12,7 @@ A traceback is shown only where ``KIMI_SESSIONS_TRACEBACK`` is set.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -30,7 +31,6 @@ __all__ = [
     "Failed",
     "complain",
     "guarded",
-    "installed_version",
     "say",
 ]
 
@@ -89,6 +89,9 @@ def guarded(step: Callable[[], int]) -> int:
     """Run ``step`` and return its exit code; any error becomes a line on stderr and the code of its kind."""
     for stream in (sys.stdout, sys.stderr):
         _never_choke(stream)
+    log = logging.getLogger("kimi_sessions")
+    lines = _Lines(logging.WARNING)
+    log.addHandler(lines)
     try:
         code = step()
         sys.stdout.flush()
@@ -105,7 +108,16 @@ def guarded(step: Callable[[], int]) -> int:
 
             traceback.print_exc()
         return _explain(error)
+    finally:
+        log.removeHandler(lines)
     return code
+
+
+class _Lines(logging.Handler):
+    """What the library logs becomes a line on stderr like any other."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage(), kind=record.levelname.lower())
 
 
 def _explain(error: Exception) -> int:
@@ -153,22 +165,3 @@ def _never_choke(stream: TextIO | None) -> None:
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
-
-
-def installed_version() -> str:
-    """
-    Return the installed version of this package.
-
-    It is in the name of the folder that the installer wrote, which a glance finds; the library for it is slow to load.
-    """
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder or ".")  # noqa: PTH208 - pathlib is slower to load than all of this
-        except OSError:
-            continue
-        for name in names:
-            if name.startswith("kimi_sessions-") and name.endswith(".dist-info"):
-                return name.removeprefix("kimi_sessions-").removesuffix(".dist-info")
-    from importlib.metadata import version
-
-    return version("kimi-sessions")

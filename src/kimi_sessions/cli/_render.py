@@ -30,6 +30,7 @@ __all__ = [
     "clean_path",
     "fit",
     "iso",
+    "json_text",
     "line_width",
     "on_terminal",
     "out",
@@ -53,12 +54,22 @@ _NOT_ASCII = re.compile("[^\x00-\x7f]")
 # --- for programs ------------------------------------------------------------------------------------------------
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document. Lone surrogates come out as U+FFFD; where stdout is not UTF-8, as pure ASCII."""
+def json_text(value: Any, *, depth: int = 0) -> str:
+    """
+    Return a value as indented JSON, ``depth`` levels in, that stdout can take.
+
+    Lone surrogates come out as U+FFFD; what a terminal should not see is escaped, as is all that is not ASCII where
+    stdout is not UTF-8.
+    """
     text = _SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False, indent=2))
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "").replace("_", "")
     unsafe = _UNSAFE_IN_JSON if encoding == "utf8" else _NOT_ASCII
-    sys.stdout.write(unsafe.sub(lambda match: json.dumps(match[0])[1:-1], text) + "\n")
+    return unsafe.sub(lambda match: json.dumps(match[0])[1:-1], text).replace("\n", "\n" + "  " * depth)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    sys.stdout.write(json_text(value) + "\n")
 
 
 def iso(seconds: float | None) -> str | None:

@@ -1,57 +1,29 @@
 """
-The table of commands, and what turns it into a program.
+The program: the table of commands made into a parser.
 
-A new command is a row in ``COMMANDS`` and a file with a function ``command`` (or, for a family such as ``trash list``,
-a mapping ``commands`` of such functions). Its docstring is its help, and the row repeats the first line of that. A file
-is loaded when its command is used. The options of ``_options.everywhere`` are put on every command, before and after
-its name.
+A command's file is loaded when the command is used. The options of ``_options.everywhere`` are put on every command,
+before and after its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
-from ._exit import INTERRUPTED, OK, USAGE, Failed, complain, installed_version
+from ._commands import COMMANDS, Command, find
+from ._exit import INTERRUPTED, OK, USAGE, Failed, complain
 from ._options import everywhere
+from ._version import installed_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "Command", "run"]
+__all__ = ["run"]
 
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A row of the table: the file below ``cli`` that has it, the first line of its help, other names it answers to."""
-
-    module: str
-    help: str
-    aliases: tuple[str, ...] = ()
-    #: True where the first argument names a session: the shell can complete it.
-    takes_id: bool = False
-    function: str = "command"
-
-
-COMMANDS: dict[str, Command] = {
-    "list": Command("list", "List sessions, newest first.", aliases=("ls",)),
-    "show": Command("show", "Show one session: its facts, then the conversation.", takes_id=True),
-    "continue": Command("continue_", "Print the id of the session to go on with.", takes_id=True),
-    "path": Command("path", "Print the folder of a session, or of all sessions.", takes_id=True),
-    "rename": Command("rename", "Give a session a title of your own.", takes_id=True),
-    "archive": Command("archive", "Hide a session from ordinary lists.", takes_id=True),
-    "unarchive": Command("archive", "Bring an archived session back.", takes_id=True, function="unarchive"),
-    "fork": Command("fork", "Make a new session from the first turns of one.", takes_id=True),
-    "delete": Command("delete", "Move a session to the trash.", aliases=("rm",), takes_id=True),
-    "migrate": Command("migrate", "Bring sessions of Kimi CLI into the project's layout."),
-    "trash": Command("trash", "List the trash, restore from it, empty it."),
-    "trust": Command("trust", "Seal a session as yours, with what it may do unasked.", takes_id=True),
-}
 
 _EPILOG = "An ID is a whole id, a unique beginning of one, or @last. Without a command, the list is printed."
 
@@ -63,12 +35,13 @@ class _Group(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
-        for name, row in COMMANDS.items():
-            if cmd_name == name or cmd_name in row.aliases:
-                if name not in self.commands:
-                    self.commands[name] = _load(name, row)
-                return self.commands[name]
-        return None
+        row = find(cmd_name)
+        if row is None:
+            return None
+        name = next(name for name, other in COMMANDS.items() if other is row)
+        if name not in self.commands:
+            self.commands[name] = _load(name, row)
+        return self.commands[name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
