@@ -10,9 +10,10 @@ Names only; a room is loaded when one of its names is first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ._lazy import lazy_names
+
+# As a type checker reads it; importing `typing` for it would cost more than all else here.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from ._text import clean
