@@ -382,8 +382,10 @@ def loose_store_folders(store: WorkDirStore) -> list[tuple[str, str, str]]:
         try:
             mode = _fs.active().stat(path, follow_symlinks=False).st_mode
         except OSError:
-            continue
-        if stat_module.S_ISDIR(mode) and mode & 0o077:
+            break
+        if not stat_module.S_ISDIR(mode):
+            break  # a link: what lies behind it is not looked at
+        if mode & 0o077:
             reason = f"open to other users (mode {stat_module.S_IMODE(mode):04o})"
             found.append((str(path.relative_to(store.work_dir)), str(path), reason))
     return found
