@@ -59,6 +59,15 @@ def command(
     to_share: Annotated[
         bool, typer.Option("--to-share", help="The other way: from the project into Kimi CLI's share dir.")
     ] = False,
+    from_flux: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-flux",
+            metavar="PATH",
+            help="From Flux's data dir, or a SQLite file of it, instead; into the work dir.",
+            show_default=False,
+        ),
+    ] = None,
     rollback: Annotated[
         Path | None,
         typer.Option(
@@ -76,15 +85,19 @@ def command(
     copied byte for byte, compared by hash and counted record by record before a session appears; what can't be
     carried is named. Running it again adds what is new and changes nothing else.
     """
-    from kimi_sessions.migration import apply_plan, plan_from_share, plan_to_share, report_of
+    from kimi_sessions.migration import apply_plan, plan_from_flux, plan_from_share, plan_to_share, report_of
 
     place = where(ctx)
     if rollback is not None:
         return _roll_back(rollback, as_json=place.as_json, dry_run=dry_run)
+    if from_flux is not None and (to_share or all_dirs or move):
+        raise Failed("--from-flux goes with none of --to-share, --all-dirs and --move", USAGE)
     share = place.share if place.share is not None else ShareLayout()
     work_dir = None if all_dirs else place.work_dir
     paths = path_map(maps)
-    if to_share:
+    if from_flux is not None:
+        plan = plan_from_flux(str(from_flux), place.work_dir)
+    elif to_share:
         plan = plan_to_share(share, work_dir, paths=paths)
     else:
         if not share.share.is_dir():
@@ -97,7 +110,7 @@ def command(
                 plan, move=move, make_dirs=make_dirs, progress=progress, waiting=_say_waiting
             )
     if place.as_json:
-        print_json({"dry_run": dry_run, **report_of(plan, reports=reports), "share": str(share.share)})
+        print_json({"dry_run": dry_run, **report_of(plan, reports=reports)})
     else:
         _print(plan, reports, dry_run=dry_run)
     return _complain(plan)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .apply import Progress, apply_plan
 from .paths import PathMap, looks_like_windows, parse_pair
-from .plan import Batch, Item, Plan, Status, plan_from_share, plan_to_share
+from .plan import Batch, Item, Plan, Status, plan_from_flux, plan_from_share, plan_to_share
 from .report import report_of
 from .rollback import Rollback, roll_back
 
@@ -25,6 +25,7 @@ __all__ = [
     "apply_plan",
     "looks_like_windows",
     "parse_pair",
+    "plan_from_flux",
     "plan_from_share",
     "plan_to_share",
     "report_of",

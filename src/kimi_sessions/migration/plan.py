@@ -32,7 +32,7 @@ from .sources import Left, SourceFile, SourceSession, SourceWorkDir, open_source
 from .target import Mark, Target
 from .verify import Comparison, FileFacts, compare, hash_file
 
-__all__ = ["Batch", "Item", "Plan", "Status", "judge", "plan_from_share", "plan_to_share"]
+__all__ = ["Batch", "Item", "Plan", "Status", "judge", "plan_from_flux", "plan_from_share", "plan_to_share"]
 
 
 class Status(enum.StrEnum):
@@ -226,6 +226,23 @@ def plan_to_share(target: ShareLayout, work_dir: Path | None, *, paths: PathMap 
         if kimi == root or kimi.startswith(root + os.sep) or root.startswith(kimi + os.sep):
             batch.target, batch.reason = None, f"its store lies inside the share dir ({clean(root)})"
         plan.batches.append(batch)
+    _judge_all(plan)
+    return plan
+
+
+# --- from Flux ----------------------------------------------------------------------------------------------------
+
+
+def plan_from_flux(path: str, work_dir: Path) -> Plan:
+    """
+    Plan to make sessions of a work dir out of Flux's data dir or SQLite file. Reads only.
+
+    Raises NotFoundError, DamagedError.
+    """
+    from .flux import read_flux
+
+    plan = Plan("from-flux", path)
+    plan.batches.append(Batch(read_flux(path), ProjectLayout(), work_dir))
     _judge_all(plan)
     return plan
 
