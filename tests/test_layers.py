@@ -33,11 +33,29 @@ ROWS: tuple[tuple[str, ...], ...] = (
     # 2b: the files of a session and of a work dir one by one, then the doors of their folders
     ("wire.file", "context.file", "wire", "context", "metadata", "trust"),
     # 3a: what a work dir holds
-    ("_facts", "_survey", "_store", "fork"),
+    (
+        "_facts",
+        "catalog._database",
+        "catalog._logs",
+        "catalog.listing",
+        "catalog.turns",
+        "_survey",
+        "_store",
+        "fork",
+    ),
     # 3b: one open session
     ("session",),
     # 3c: sessions treated from outside
-    ("check", "repair", "migration.*"),
+    (
+        "check",
+        "repair",
+        "migration.*",
+        "catalog._text",
+        "catalog._scope",
+        "catalog.stats",
+        "catalog.search",
+        "catalog",
+    ),
     # 4: the front door, and those who come in by it
     (FRONT_DOOR, "cli.*"),
 )
@@ -50,6 +68,7 @@ KEPT_IN_THEIR_ROOMS: Mapping[str, tuple[str, ...]] = {
     "pydantic": ("wire.messages", "context.records", "state"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
+    "sqlite3": ("catalog._database", "history.*"),
 }
 
 

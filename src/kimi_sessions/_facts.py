@@ -27,7 +27,7 @@ from .findings import Finding
 from .wire.records import record_from_line
 from .wire.scan import HEAD_BYTES, first_prompt, holds_more_than_headers, lines_from_end, records_of
 
-__all__ = ["Facts", "Marks", "created_at", "is_empty", "read_facts", "sane_time"]
+__all__ = ["Facts", "Marks", "created_at", "facts_of", "is_empty", "read_facts", "sane_time"]
 
 #: The largest document that is read in one go; larger ones take the slow way.
 _DOCUMENT_BYTES = 1 << 14
@@ -99,11 +99,12 @@ class Marks:
     """
     What the facts of a session were read from: a later look at the same files tells whether they still hold.
 
-    Each is None where the file was not there. ``lasting`` is False where the facts depend on more than that (the
-    clock, a file that could not be read).
+    Each is None where the file was not there. ``lasting`` is False where the facts depend on more than these and on
+    what is there (the clock, a file that could not be read, uploads). ``needs_context`` is True where they depend on
+    the context, of which else only its being there counts.
     """
 
-    __slots__ = ("context", "extra", "lasting", "legacy", "state", "wire")
+    __slots__ = ("context", "extra", "lasting", "legacy", "needs_context", "state", "wire")
 
     def __init__(self) -> None:
         self.wire: os.stat_result | None = None
@@ -112,6 +113,7 @@ class Marks:
         self.legacy: os.stat_result | None = None
         self.context: os.stat_result | None = None
         self.lasting = True
+        self.needs_context = False
 
 
 class _StateFields(msgspec.Struct):
@@ -300,12 +302,37 @@ def read_facts(
                 marks.lasting = marks.lasting and not _may_come(value)
             elif latest is None or seconds > latest:
                 latest = seconds
-    facts.updated_at = context_mtime if latest is None else latest
-    if facts.empty:
-        facts.empty = not title and _rest_is_empty(root_fd, name, facts.extra)
+    if latest is None:
+        marks.needs_context = True
+        latest = context_mtime
+    facts.updated_at = latest
+    if facts.empty and title:
+        facts.empty = False
+    elif facts.empty:
+        filled_by = _what_fills(root_fd, name, facts.extra)
+        facts.empty = filled_by is None
+        if filled_by == layout.CONTEXT:
+            marks.needs_context = True
+        elif filled_by != layout.SESSION:
+            marks.lasting = False
     if odd:
         marks.lasting = False
     return facts
+
+
+def facts_of(
+    root_fd: int, name: str, *, now: float | None = None, marks: Marks | None = None
+) -> Facts | None:
+    """Like ``read_facts``, and never raise: what keeps a session from being read is a problem of it."""
+    try:
+        return read_facts(root_fd, name, now=now, marks=marks)
+    except OSError as error:
+        if marks is not None:
+            marks.lasting = False
+        facts = Facts(name)
+        facts.empty = False
+        facts.problems.append(Finding("unreadable", clean(name), f"can't be read: {error.strerror}"))
+        return facts
 
 
 def _may_come(value: object) -> bool:
@@ -376,19 +403,19 @@ def _children(root_fd: int, name: str) -> list[str]:
         fs.close(fd)
 
 
-def _rest_is_empty(root_fd: int, name: str, extra: dict[str, Any]) -> bool:
-    """Tell whether context, rotations, uploads, tags and pin hold nothing either."""
+def _what_fills(root_fd: int, name: str, extra: dict[str, Any]) -> str | None:
+    """Name the file that keeps a session without a wire record from being empty; None if nothing does."""
     if extra.get("tags") or extra.get("pinned"):
-        return False
+        return layout.SESSION
     for child in _children(root_fd, name):
         path = f"{name}/{child}"
         if (child == layout.CONTEXT or layout.rotated_number(child) is not None) and not _context_is_empty(
             path, root_fd
         ):
-            return False
+            return child
         if child == layout.UPLOADS and _children(root_fd, path):
-            return False
-    return True
+            return child
+    return None
 
 
 def _no_refusal(_: dict[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ import os
 import secrets
 import stat as stat_module
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 
 from . import _fs, ids, layout, metadata
 from ._document import dump_document, read_document
-from ._facts import Facts, is_empty, read_facts
+from ._facts import Facts, facts_of, is_empty, read_facts
 from ._locking import HoldLock, StepLock, session_gone
 from ._text import clean
 from .errors import (
@@ -43,6 +43,8 @@ from .trust import Trust, Verdict, write_seal
 _TRUSTED = Verdict(trusted=True, approvals_ok=True, problem="")
 #: A trash entry's name also carries a number and an ending, and 255 bytes is all a name may have.
 _LONGEST_STEM = 230
+#: Fewer sessions than this are read faster than a catalog is opened.
+_MANY = 200
 
 __all__ = ["Listing", "Located", "SessionFolder", "TrashEntry", "WorkDirStore"]
 
@@ -244,8 +246,13 @@ class WorkDirStore:
             return False
         return os.path.realpath(kimi).startswith(str(self.resolved) + os.sep)
 
-    def scan(self) -> Listing:
-        """Read the facts of every session; flat files are moved into place on the way. Never raises for one session."""
+    def scan(self, limit: int | None = None) -> Listing:
+        """
+        Read the facts of every session; flat files are moved into place on the way. Never raises for one session.
+
+        With ``limit``, sessions older than the newest so many that are not empty may be missing. Where there are
+        many sessions the catalog tells which of them need not be read again.
+        """
         listing = Listing()
         seen: set[str] = set()
         for path in self.paths:
@@ -259,7 +266,7 @@ class WorkDirStore:
             if fd is None:
                 continue
             try:
-                self._scan_folder(fd, path, seen, listing)
+                self._scan_folder(fd, path, seen, listing, limit=limit)
             except OSError as error:
                 listing.problems.append(
                     Finding("unreadable", clean(path), f"can't be read: {error.strerror}")
@@ -268,7 +275,9 @@ class WorkDirStore:
                 _fs.active().close(fd)
         return listing
 
-    def _scan_folder(self, fd: int, path: str, seen: set[str], listing: Listing) -> None:
+    def _scan_folder(
+        self, fd: int, path: str, seen: set[str], listing: Listing, *, limit: int | None
+    ) -> None:
         now = time.time()
         folders: list[str] = []
         flats: list[str] = []
@@ -291,10 +300,11 @@ class WorkDirStore:
                 folders = [
                     e.name for e in entries if e.is_dir(follow_symlinks=False) and e.name[0] not in ".-"
                 ]
+        names = []
         for name in folders:
             if name in seen or name.startswith(layout.DELETING_PREFIX):
                 continue
-            if not (name.isascii() and name.isalnum()):
+            if not (name.isascii() and name.replace("-", "").isalnum()):
                 try:
                     ids.parse_session_id(name)
                 except InvalidIdError as error:
@@ -302,17 +312,11 @@ class WorkDirStore:
                         Finding("bad-name", clean(name), f"not a session's name: {error.reason}")
                     )
                     continue
-            try:
-                facts = read_facts(fd, name, now=now)
-            except OSError as error:
-                facts = Facts(name)
-                facts.empty = False
-                facts.problems.append(Finding("unreadable", clean(name), f"can't be read: {error.strerror}"))
-            if facts is None:
-                continue
-            if name in clashes:
-                facts.problems.extend(clashes[name])
-            seen.add(name)
+            names.append(name)
+        for facts in _read_all(fd, path, names, now, limit):
+            if facts.id in clashes:
+                facts.problems.extend(clashes[facts.id])
+            seen.add(facts.id)
             listing.located.append(Located(facts, path))
 
     def locate(self, session_id: str) -> Located | None:
@@ -871,6 +875,19 @@ class WorkDirStore:
             self.finish_deletes(entry.sessions_path)
             count += 1
         return count
+
+
+def _read_all(fd: int, path: str, names: list[str], now: float, limit: int | None) -> Iterable[Facts]:
+    """Read the facts of sessions, with the catalog where there are many, without it where it can't be had."""
+    if len(names) > _MANY:
+        from .catalog import listing as catalog_listing
+        from .catalog._database import CatalogUnusableError
+
+        try:
+            return catalog_listing.list_facts(fd, path, names, now=now, limit=limit)
+        except CatalogUnusableError as error:
+            _logger().debug("listing %s without the catalog: %s", path, error)
+    return (facts for name in names if (facts := facts_of(fd, name, now=now)) is not None)
 
 
 def _exists(name: str, dir_fd: int) -> bool:

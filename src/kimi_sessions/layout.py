@@ -91,6 +91,8 @@ FLAT_SUFFIX = ".jsonl"
 WORK_DIRS = "work_dirs"
 #: What trust seals are made with.
 KEY = "key"
+#: Derived data, in the cache folder.
+CATALOG = "catalog.sqlite3"
 
 _ROTATED = re.compile(r"context_(\d+)\.jsonl")
 _OLD_SUBAGENT = re.compile(r"context_sub_(\d+)\.jsonl")

@@ -843,7 +843,7 @@ def _list(
     rows: list[tuple[float, str, WorkDirStore, Located, bool, str]] = []
     problems: list[Finding] = []
     for store, known, kaos in stores:
-        listing: Listing = store.scan()
+        listing: Listing = store.scan(limit)
         problems.extend(listing.problems)
         for located in listing.located:
             facts = located.facts

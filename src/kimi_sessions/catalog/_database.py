@@ -1,0 +1,239 @@
+"""
+The catalog's file: opened, made, thrown away.
+
+One SQLite file in the user's cache folder, private, shared by all processes of this user. Everything in it is
+derived from session folders and can be derived again, so nothing here is precious: a file that is broken or of an
+older shape is removed and made anew, one of a newer shape is left alone, and whoever can't have it does without
+(``CatalogUnusableError``). A connection lives for one operation and never crosses a fork.
+
+SQLite is imported here and nowhere else, and only by who uses the catalog.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat as stat_module
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kimi_sessions import _fs, layout
+from kimi_sessions.errors import HomeNotFoundError
+
+__all__ = ["CatalogUnusableError", "Connection", "catalog_path", "folder_id", "opened", "writing"]
+
+Connection = sqlite3.Connection
+
+#: The shape of what is below. Raised with every change to it.
+_VERSION = 1
+#: How long to wait for another process's write before doing without. Readers never wait for it.
+_BUSY_S = 0.25
+_SCHEMA = """
+-- A folder that holds session folders, as bytes.
+CREATE TABLE folder (id INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE);
+
+-- What a list shows of a session, and marks of the files that says it. Sessions without content are not here.
+CREATE TABLE listed (
+  folder INTEGER NOT NULL, name TEXT NOT NULL,
+  wire_ino INTEGER, wire_size INTEGER, wire_ctime INTEGER,
+  context_ino INTEGER, context_size INTEGER, context_ctime INTEGER,
+  updated_at REAL NOT NULL,
+  dir_ino INTEGER NOT NULL, dir_ctime INTEGER NOT NULL,
+  state_ino INTEGER, state_size INTEGER, state_ctime INTEGER,
+  extra_ino INTEGER, extra_size INTEGER, extra_ctime INTEGER,
+  title TEXT NOT NULL, problems TEXT, state BLOB NOT NULL, extra BLOB NOT NULL,
+  PRIMARY KEY (folder, name)
+) WITHOUT ROWID;
+
+-- A log that was read to an offset, and what its bytes looked like there. purpose: 1 turns, 2 statistics, 3 text.
+CREATE TABLE log (
+  id INTEGER PRIMARY KEY, folder INTEGER NOT NULL, name TEXT NOT NULL, file TEXT NOT NULL, purpose INTEGER NOT NULL,
+  ino INTEGER NOT NULL, size INTEGER NOT NULL, ctime INTEGER NOT NULL, offset INTEGER NOT NULL, tail BLOB NOT NULL,
+  fold TEXT NOT NULL,
+  UNIQUE (folder, purpose, name, file)
+);
+
+CREATE TABLE turn (
+  log INTEGER NOT NULL, number INTEGER NOT NULL,
+  user_text TEXT NOT NULL, started_at REAL, ended_at REAL, offset INTEGER NOT NULL, end_offset INTEGER,
+  PRIMARY KEY (log, number)
+) WITHOUT ROWID;
+
+-- Replies whose tokens were counted, by a hash of their message id.
+CREATE TABLE counted (log INTEGER NOT NULL, message INTEGER NOT NULL, PRIMARY KEY (log, message)) WITHOUT ROWID;
+
+-- A message that can be searched: where its record lies. Its id grows with its time.
+CREATE TABLE message (
+  id INTEGER PRIMARY KEY, log INTEGER NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL,
+  turn INTEGER, role INTEGER NOT NULL
+);
+CREATE INDEX message_log ON message (log);
+-- The words of messages, in pieces as they were indexed, packed: what it takes to take them out again.
+CREATE TABLE words (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, packed BLOB NOT NULL);
+CREATE INDEX words_log ON words (log);
+CREATE VIRTUAL TABLE found USING fts5(
+  words, tags, content='', columnsize=0, tokenize="unicode61 remove_diacritics 2 tokenchars '_'"
+);
+"""
+
+
+class CatalogUnusableError(Exception):
+    """The catalog can't be had now; do without. Never leaves this library."""
+
+
+def catalog_path() -> str:
+    """Return where the catalog is. Raises HomeNotFoundError."""
+    return str(layout.cache_home() / layout.CATALOG)
+
+
+@contextmanager
+def opened(*, make: bool = True) -> Iterator[Connection]:
+    """
+    Give a connection for one operation; its changes are made in ``writing``.
+
+    With ``make`` False a catalog that is not there is not made. Raises CatalogUnusableError, also for any failure of
+    SQLite inside the block; a file that turned out to be broken is removed first.
+    """
+    try:
+        path = catalog_path()
+        connection = _connect(path, make=make)
+    except (HomeNotFoundError, OSError, sqlite3.Error) as error:
+        raise CatalogUnusableError(str(error)) from error
+    try:
+        yield connection
+    except sqlite3.Error as error:
+        if _is_broken(error):
+            connection.close()
+            _remove(path)
+        raise CatalogUnusableError(str(error)) from error
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        # A row that no version of this code has written: the file was made or changed by something else.
+        connection.close()
+        _remove(path)
+        raise CatalogUnusableError(f"not a catalog of ours: {error}") from error
+    finally:
+        connection.close()
+
+
+@contextmanager
+def writing(connection: Connection) -> Iterator[None]:
+    """Make the block's changes as one. Raises sqlite3's errors, with nothing changed."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def folder_id(connection: Connection, path: str, *, make: bool = False) -> int | None:
+    """Return the number of a sessions folder, None if it has none yet."""
+    key = os.fsencode(path)
+    row = connection.execute("SELECT id FROM folder WHERE path = ?", (key,)).fetchone()
+    if row is not None:
+        return int(row[0])
+    if not make:
+        return None
+    return connection.execute("INSERT INTO folder (path) VALUES (?)", (key,)).lastrowid
+
+
+def _connect(path: str, *, make: bool) -> Connection:
+    try:
+        return _try_to_connect(path, make=make)
+    except sqlite3.Error as error:
+        if not _is_broken(error):
+            raise
+    _remove(path)
+    return _try_to_connect(path, make=make)
+
+
+def _try_to_connect(path: str, *, make: bool) -> Connection:
+    _ensure_file(path, make=make)
+    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        version = _version(connection)
+        if version == 0:
+            _make(connection)
+            version = _version(connection)
+        if version > _VERSION:
+            message = f"the catalog has version {version}"
+            raise CatalogUnusableError(message)
+        if version < _VERSION:
+            message = f"file is not a database of version {_VERSION}"
+            raise sqlite3.DatabaseError(message)
+        # Sessions that are deleted leave nothing behind in the file.
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA mmap_size = 268435456")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _version(connection: Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _make(connection: Connection) -> None:
+    connection.execute("PRAGMA page_size = 8192")
+    connection.execute("PRAGMA journal_mode = WAL")
+    with writing(connection):
+        if _version(connection) != 0:
+            return  # another process was first
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            message = "file is not a database of ours"
+            raise sqlite3.DatabaseError(message)
+        for statement in _SCHEMA.split(";\n"):
+            if statement.strip():
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {_VERSION:d}")
+
+
+def _is_broken(error: sqlite3.Error) -> bool:
+    """Tell a file that is no use to anybody from one that can't be had just now."""
+    if isinstance(error, sqlite3.OperationalError):
+        # A table or column that is not there: somebody else's database, or one half made by something old.
+        return "no such" in str(error) or "has no column" in str(error) or "already exists" in str(error)
+    return isinstance(error, sqlite3.DatabaseError)
+
+
+def _ensure_file(path: str, *, make: bool) -> None:
+    """Have a private file there before SQLite opens it; its side files take over the mode. Raises OSError."""
+    fs = _fs.active()
+    try:
+        fd, found = _fs.open_known(path)
+    except FileNotFoundError:
+        if not make:
+            raise
+        _ensure_folders(Path(path).parent)
+        try:
+            fs.close(_fs.create_file(path))
+        except FileExistsError:
+            return
+        return
+    try:
+        if stat_module.S_IMODE(found.st_mode) & 0o077:
+            fs.fchmod(fd, _fs.FILE_MODE)
+    finally:
+        fs.close(fd)
+
+
+def _ensure_folders(path: Path) -> None:
+    if path.is_dir():
+        return
+    if path.parent != path:
+        _ensure_folders(path.parent)
+    _fs.ensure_folder(path)
+
+
+def _remove(path: str) -> None:
+    """Remove the catalog. What can't be removed is left: it is as useless as before."""
+    for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+        try:
+            _fs.active().unlink(name)
+        except OSError:
+            continue
