@@ -35,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "fork": Command("fork", "Make a new session from the first turns of one.", takes_id=True),
     "delete": Command("delete", "Move a session to the trash.", aliases=("rm",), takes_id=True),
     "migrate": Command("migrate", "Bring sessions of Kimi CLI into the project's layout."),
+    "relink": Command("relink", "Let a store follow a project that was moved or renamed."),
     "trash": Command("trash", "List the trash, restore from it, empty it."),
     "trust": Command("trust", "Seal a session as yours, with what it may do unasked.", takes_id=True),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,20 +116,25 @@ def command(
     return _complain(plan)
 
 
-def path_map(texts: list[str] | None) -> PathMap:
-    """Return what ``--map`` options say. Raises Failed for one that is no OLD=NEW."""
+def path_map(texts: Sequence[str] | None, *, also: tuple[str, str] | None = None) -> PathMap:
+    """
+    Return what ``--map`` options say, and one more pair. New paths are made absolute, unless they are Windows'.
+
+    Raises Failed for a text that is no OLD=NEW.
+    """
     from kimi_sessions.migration import PathMap, looks_like_windows, parse_pair
 
-    pairs = []
+    pairs = [] if also is None else [also]
     for text in texts or ():
         try:
-            old, new = parse_pair(text)
+            pairs.append(parse_pair(text))
         except ValueError as error:
             raise Failed(f"--map: {error}", USAGE) from None
-        if not looks_like_windows(new):
-            new = os.path.abspath(os.path.expanduser(new))  # noqa: PTH100, PTH111 - text, links stay
-        pairs.append((old, new))
-    return PathMap(pairs)
+    return PathMap((old, new if looks_like_windows(new) else _absolute(new)) for old, new in pairs)
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - links stay as they were typed
 
 
 def _roll_back(report: Path, *, as_json: bool, dry_run: bool) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from .apply import Progress, apply_plan
 from .paths import PathMap, looks_like_windows, parse_pair
 from .plan import Batch, Item, Plan, Status, plan_from_flux, plan_from_share, plan_to_share
+from .relink import Relink, RelinkStep, apply_relink, plan_relink
 from .report import report_of
 from .rollback import Rollback, roll_back
 
@@ -20,13 +21,17 @@ __all__ = [
     "PathMap",
     "Plan",
     "Progress",
+    "Relink",
+    "RelinkStep",
     "Rollback",
     "Status",
     "apply_plan",
+    "apply_relink",
     "looks_like_windows",
     "parse_pair",
     "plan_from_flux",
     "plan_from_share",
+    "plan_relink",
     "plan_to_share",
     "report_of",
     "roll_back",

@@ -91,3 +91,7 @@ class PathMap:
             if folded.startswith(head):
                 return posixpath.join(pair.new, folded[len(head) :])
         return None
+
+    def olds(self) -> list[str]:
+        """Return the old paths, as they were given."""
+        return [pair.old for pair in self._pairs]
