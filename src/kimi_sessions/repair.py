@@ -54,7 +54,7 @@ from ._survey import (
 from ._text import clean
 from .check import Report, flat_target, loose_store_folders, report_of, survey_session
 from .context.history import refuse as refuse_context
-from .errors import SessionBusyError, WriteError
+from .errors import SessionBusyError, SessionsError, WriteError
 from .findings import Finding
 from .layout import Layout, ProjectLayout, work_dir_path
 from .session import Session, _in_thread
@@ -178,7 +178,7 @@ def _repair(session: Session) -> RepairReport:
             for _ in range(_ROUNDS):
                 if not worker.run(survey_session(session).issues):
                     break
-    except WriteError:
+    except SessionsError:
         raise
     except FileNotFoundError as error:
         if not os.path.lexists(folder.path):
