@@ -113,27 +113,41 @@ def _decode_lenient(raw: bytes) -> Any:
 def decode_line(raw: bytes, accept: Accept) -> Decoded:
     """Decode one line (without its newline) into records and damage. A blank line gives neither."""
     body = raw.strip(_PADDING)
+    start = len(raw) - len(raw.lstrip(_PADDING))
     while body.startswith(_BOM):
-        body = body[3:].lstrip(_PADDING)
+        rest = body[3:].lstrip(_PADDING)
+        start += len(body) - len(rest)
+        body = rest
     if not body:
         if b"\0" in raw:
             return Decoded([], [Damage(0, len(raw), f"{raw.count(0)} NUL bytes instead of a record")])
         return Decoded([], [])
-    start = raw.rindex(body) if raw.endswith(body) else raw.index(body)
+    decoded = _decode_body(start, body, accept)
+    if b"\0" in raw:
+        end = start + len(body)
+        decoded.damage[:0] = _nuls(0, raw[:start])
+        decoded.damage += _nuls(end, raw[end:])
+    return decoded
+
+
+def _nuls(offset: int, padding: bytes) -> list[Damage]:
+    if b"\0" not in padding:
+        return []
+    return [Damage(offset, len(padding), f"{padding.count(0)} NUL bytes beside a record")]
+
+
+def _decode_body(start: int, body: bytes, accept: Accept) -> Decoded:
+    """Decode what is left of a line without its padding."""
     try:
         value = decode_value(body)
     except ValueError:
-        return _recover(raw, start, body, accept)
+        return _recover(start, body, accept)
     if not isinstance(value, dict):
         return Decoded([], [Damage(start, len(body), f"not an object but {_name(value)}")])
     refusal = accept(value)
     if refusal is not None:
         return Decoded([], [Damage(start, len(body), refusal)])
-    damage = []
-    for first, piece in ((0, raw[:start]), (start + len(body), raw[start + len(body) :])):
-        if b"\0" in piece:
-            damage.append(Damage(first, len(piece), f"{piece.count(0)} NUL bytes beside a record"))
-    return Decoded([Span(start, body, value)], damage)
+    return Decoded([Span(start, body, value)], [])
 
 
 def _name(value: object) -> str:
@@ -142,7 +156,7 @@ def _name(value: object) -> str:
     )
 
 
-def _recover(raw: bytes, start: int, body: bytes, accept: Accept) -> Decoded:
+def _recover(start: int, body: bytes, accept: Accept) -> Decoded:
     """Find the whole records inside a line that is not one."""
     # surrogateescape maps bytes and text both ways, so a found object's byte span is exact.
     text = body.decode("utf-8", "surrogateescape")
@@ -173,9 +187,11 @@ def _recover(raw: bytes, start: int, body: bytes, accept: Accept) -> Decoded:
         first = bytes_before(match.start())
         last = bytes_before(end)
         piece = body[first:last]
-        gap = body[kept_to:first].strip(_PADDING)
-        if gap or b"\0" in body[kept_to:first]:
-            damage.append(Damage(start + kept_to, first - kept_to, "a torn record before a whole one"))
+        gap = body[kept_to:first]
+        if gap.strip(_PADDING):
+            damage.append(Damage(start + kept_to, len(gap), "a torn record before a whole one"))
+        else:
+            damage += _nuls(start + kept_to, gap)
         # Decoded anew from its own bytes, so that broken UTF-8 reads the same as on a line of its own.
         records.append(Span(start + first, piece, decode_value(piece)))
         kept_to = last
@@ -183,8 +199,6 @@ def _recover(raw: bytes, start: int, body: bytes, accept: Accept) -> Decoded:
     rest = body[kept_to:]
     if rest.strip(_PADDING):
         damage.append(Damage(start + kept_to, len(rest), _reason(rest, after_record=bool(records))))
-    elif b"\0" in raw and not damage:
-        damage.append(Damage(0, len(raw), f"{raw.count(0)} NUL bytes beside a record"))
     return Decoded(records, damage)
 
 

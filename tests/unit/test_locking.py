@@ -224,7 +224,7 @@ def test_a_lock_file_that_was_only_removed_is_made_again(folder: Path) -> None:
     "place",
     [
         lambda path: path.symlink_to(path.with_name("elsewhere")),
-        lambda path: os.mkfifo(path),
+        os.mkfifo,
         lambda path: path.mkdir(),
     ],
     ids=["link", "pipe", "folder"],
