@@ -58,7 +58,7 @@ from .errors import SessionBusyError, SessionsError, WriteError
 from .findings import Finding
 from .layout import Layout, ProjectLayout, work_dir_path
 from .session import Session, _in_thread
-from .wire.records import dump_json
+from .wire.records import WireFileMetadata, dump_json
 from .wire.records import refuse as refuse_wire
 
 __all__ = ["INTERRUPTED", "Action", "RepairReport", "repair", "repair_store"]
@@ -391,6 +391,9 @@ class _Worker:
                 pieces = _Pieces("/".join(parts))
                 if wire:
                     _copy_records(log_lines(old, end, refuse_wire), new, pieces, _Edits())
+                    if _fs.active().fstat(new).st_size == 0:
+                        # Nothing was whole. A log with its header is one that the next record can go into.
+                        _fs.write_all(new, WireFileMetadata().to_line() + b"\n")
                 else:
                     edits = _Edits.of_context(old, end, live=live)
                     _copy_records(log_lines(old, end, refuse_context), new, pieces, edits)
