@@ -92,7 +92,7 @@ class WireMessageEnvelope:
 
     @property
     def payload_json(self) -> bytes:
-        """The payload's own bytes, as they stand in the log where it was read from one."""
+        """The payload as JSON: its own bytes from the log where nobody has decoded it yet."""
         if isinstance(self._payload, dict):
             return dump_json(self._payload)
         return bytes(self._payload)
