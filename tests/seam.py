@@ -14,7 +14,7 @@ from typing import Any
 
 from kimi_sessions._fs import FileSystem, OsFileSystem
 
-__all__ = ["FailingFs", "RecordingFs", "failing_calls"]
+__all__ = ["FailingFs", "RecordingFs", "UnsyncedFs", "failing_calls"]
 
 # Closing a descriptor and giving back a lock are not worth a failure: the kernel does both in any case, and what
 # a program does after `close` has failed is the same as if it had not.
@@ -69,6 +69,20 @@ class FailingFs(RecordingFs):
         if self.seen == self.nth:
             self.failed = name
             raise OSError(self.code, os.strerror(self.code), f"call {self.nth}, {name}")
+
+
+class UnsyncedFs(OsFileSystem):
+    """The real file system that never waits for the disk: for tests of what is written, not of when."""
+
+    @staticmethod
+    def fsync(fd: int) -> None:  # type: ignore[override]
+        """Notice a closed descriptor, and nothing else."""
+        os.fstat(fd)
+
+    @staticmethod
+    def fdatasync(fd: int) -> None:  # type: ignore[override]
+        """Notice a closed descriptor, and nothing else."""
+        os.fstat(fd)
 
 
 def failing_calls(*, most: int = 5000, **kwargs: Any) -> Iterator[FailingFs]:

@@ -84,7 +84,7 @@ def apply_plan(
             with target.owned(waiting) as sessions_fd:
                 _carry_batch(batch, target, sessions_fd, run)
                 if move:
-                    _move_batch(batch, target, sessions_fd)
+                    _move_batch(batch, target)
             reports.setdefault(target.folder, []).append(batch)
         except (WriteError, OSError, SessionsError) as error:
             if isinstance(error, TimeoutError):
@@ -140,6 +140,8 @@ def _carry_batch(batch: Batch, target: Target, sessions_fd: int, run: _Run) -> N
             item.status = Status.FAILED
             item.reason = str(error) if isinstance(error, (_SourceError, WriteError)) else _told(cause)
             item.write_failed = not isinstance(error, _SourceError)
+    # The names; what they name was made durable before it got them.
+    _fs.sync_folder_fd(sessions_fd)
     _carry_last_id(batch, target)
 
 
@@ -222,7 +224,6 @@ def _add(item: Item, batch: Batch, target: Target, sessions_fd: int, run: _Run) 
                 _fs.remove_tree(staging, dir_fd=outer)
             raise
         item.status = Status.ADDED
-        _fs.sync_folder_fd(sessions_fd)
     finally:
         fs.close(outer)
 
@@ -328,14 +329,15 @@ def _reading(file: SourceFile, step: Callable[..., _R], *args: Any) -> _R:
         raise _SourceError(message) from error
 
 
-def _write_new(name: str, folder_fd: int, chunks: Iterable[bytes], mtime_ns: int) -> None:
-    """Write a private file with a given time. Durable when it returns. Raises OSError."""
+def _write_new(name: str, folder_fd: int, chunks: Iterable[bytes], mtime_ns: int | None = None) -> None:
+    """Write a private file, with a given time. Durable when it returns. Raises OSError."""
     fs = _fs.active()
     fd = _fs.create_file(name, dir_fd=folder_fd)
     try:
         for chunk in chunks:
             _fs.write_all(fd, chunk)
-        fs.utime(fd, ns=(mtime_ns, mtime_ns))
+        if mtime_ns is not None:
+            fs.utime(fd, ns=(mtime_ns, mtime_ns))
         fs.fsync(fd)
     finally:
         fs.close(fd)
@@ -364,7 +366,7 @@ def _add_ours(item: Item, batch: Batch, target: Target, fd: int) -> list[str]:
             "key": batch.source.key,
         }
         document = {"version": 1, "created_at": session.created_at, "origin": origin}
-        _fs.replace_file(layout.SESSION, dump_document(document), dir_fd=fd)
+        _write_new(layout.SESSION, fd, [dump_document(document)])
         made.append(layout.SESSION)
     state = read_document(layout.STATE, dir_fd=fd).value or {}
     problems = target.store.seal(session.id, fd, state)
@@ -447,13 +449,13 @@ def _slip_in(item: Item, file: SourceFile, name: str, folder_fd: int) -> FileFac
 # --- moving -------------------------------------------------------------------------------------------------------
 
 
-def _move_batch(batch: Batch, target: Target, sessions_fd: int) -> None:
+def _move_batch(batch: Batch, target: Target) -> None:
     """Remove from the source what is proven to be here. What is in use, or has changed since, stays."""
     for item in batch.items:
         if item.status not in {Status.ADDED, Status.COMPLETED, Status.PRESENT} or item.left:
             continue
         try:
-            if not _still_identical(item, sessions_fd, target):
+            if not _still_identical(item, target):
                 item.notes.append("its source has changed since it was copied, and was not removed")
                 continue
             _remove_source(item.session)
@@ -464,13 +466,12 @@ def _move_batch(batch: Batch, target: Target, sessions_fd: int) -> None:
             item.notes.append(f"its source could not be removed: {error.strerror or error}")
 
 
-def _still_identical(item: Item, sessions_fd: int, target: Target) -> bool:
+def _still_identical(item: Item, target: Target) -> bool:
     path = target.find(item.session.id)
     if path is None:
         return False
     fd = _fs.open_folder(path)
     try:
-        _fs.sync_folder_fd(sessions_fd)
         return compare(item.session, fd).identical
     finally:
         _fs.active().close(fd)

@@ -165,7 +165,7 @@ class Target:
         return Mark(run, str(value.get("source")), known)
 
     def write_mark(self, session_id: str, mark: Mark) -> None:
-        """Write a session's mark. Durable when it returns. Raises OSError."""
+        """Write a session's mark, whole or not at all. Raises OSError."""
         value: dict[str, Any] = {
             "version": _VERSION,
             "session_id": session_id,
@@ -175,7 +175,7 @@ class Target:
         }
         fd = _fs.open_folder(os.path.join(self.folder, _MARKS))
         try:
-            _fs.replace_file(self._mark_name(session_id), dump_document(value), dir_fd=fd)
+            _fs.replace_file(self._mark_name(session_id), dump_document(value), dir_fd=fd, sync=False)
         finally:
             _fs.active().close(fd)
 
