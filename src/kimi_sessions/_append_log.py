@@ -164,7 +164,8 @@ class AppendLog:
             raise WriteError.of(error, self.path) from error
         self._fd = fd
         self._id = (found.st_dev, found.st_ino)
-        self._created = self._created or not existed
+        # A log that is its own lock was made by the lock a moment ago.
+        self._created = self._created or not existed or found.st_size == 0
         return found.st_size
 
     def _undo_short_write(self, size: int, written: int) -> None:
