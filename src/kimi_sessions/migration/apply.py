@@ -105,7 +105,8 @@ def _write_reports(plan: Plan, reports: dict[str, list[Batch]], run: _Run) -> li
         folder: batches
         for folder, batches in reports.items()
         if any(
-            item.status in {Status.ADDED, Status.FAILED, Status.CONFLICT} or item.source_removed
+            item.status in {Status.ADDED, Status.COMPLETED, Status.FAILED, Status.CONFLICT}
+            or item.source_removed
             for batch in batches
             for item in batch.items
         )

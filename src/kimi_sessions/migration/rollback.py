@@ -197,21 +197,27 @@ def _names(fd: int, prefix: str) -> list[str]:
 
 
 def _take_away(session: dict[str, Any], session_id: str, target: Target) -> None:
-    path = os.path.join(target.sessions_path, session_id)
     if session["status"] == "completed":
-        fd = _fs.open_folder(path)
-        try:
-            for name in session["completed"]:
-                head, _, last = name.rpartition("/")
-                folder = _fs.open_folder(os.path.join(path, head)) if head else fd
-                _fs.active().unlink(last, dir_fd=folder)
-                if head:
-                    _fs.active().close(folder)
-        finally:
-            _fs.active().close(fd)
+        _take_away_files(session["completed"], session_id, target)
         return
     try:
         target.store.delete(SessionFolder(target.store, session_id, target.sessions_path))
     except NotFoundError:
         pass  # gone already, which is what was asked for
     target.remove_mark(session_id)
+
+
+def _take_away_files(names: list[str], session_id: str, target: Target) -> None:
+    fs = _fs.active()
+    path = os.path.join(target.sessions_path, session_id)
+    for name in names:
+        folder, _, last = name.rpartition("/")
+        fd = _fs.open_folder(os.path.join(path, folder))
+        try:
+            fs.unlink(last, dir_fd=fd)
+        finally:
+            fs.close(fd)
+    mark = target.read_mark(session_id)
+    if mark is not None:
+        mark.files = {name: facts for name, facts in mark.files.items() if name not in names}
+        target.write_mark(session_id, mark)

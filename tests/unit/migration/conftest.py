@@ -19,6 +19,7 @@ from kimi_sessions.layout import work_dir_key
 from kimi_sessions.migration import PathMap, Plan, apply_plan, plan_from_share
 
 Tree = dict[str, tuple[str, int]]
+CORPUS = Path(__file__).parents[3] / "fixtures" / "corpus"
 #: What a migration adds to a session of its own, and what locks leave there.
 OURS = ("session.json", "seal.json", ".lock", ".hold")
 

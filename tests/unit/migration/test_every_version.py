@@ -12,25 +12,9 @@ from kimi_sessions import ProjectLayout, Session, ShareLayout
 from kimi_sessions.layout import work_dir_key
 from kimi_sessions.migration import PathMap, Plan, Status, plan_from_share, plan_to_share
 
-from .conftest import OURS, files, quickly, tree
+from .conftest import CORPUS, OURS, files, quickly, tree
 
-VERSIONS = [
-    "0.35",
-    "0.58",
-    "0.60",
-    "0.68",
-    "0.84",
-    "0.88",
-    "1.5",
-    "1.12.0",
-    "1.20.0",
-    "1.24.0",
-    "1.28.0",
-    "1.31.0",
-    "1.44.0",
-    "1.52.0",
-    "chain",
-]
+VERSIONS = sorted(path.name for path in CORPUS.iterdir())
 
 
 def projects_of(share: Path, version: str, root: Path) -> tuple[PathMap, dict[str, Path]]:
