@@ -12,6 +12,7 @@ A traceback is shown only where ``KIMI_SESSIONS_TRACEBACK`` is set.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -62,6 +63,10 @@ _CODES = {
 }
 
 
+#: What stdout says when its disk is full; what the store says comes as a WriteError.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
 class Failed(Exception):  # noqa: N818 - not an error of the code: a command's own way to end with a message
     """A command can't do what was asked: one line for stderr, and an exit code."""
 
@@ -87,8 +92,8 @@ def complain(message: str, *, kind: str = "error") -> None:
 
 def guarded(step: Callable[[], int]) -> int:
     """Run ``step`` and return its exit code; any error becomes a line on stderr and the code of its kind."""
-    for stream in (sys.stdout, sys.stderr):
-        _never_choke(stream)
+    sys.stdout = _usable(sys.stdout)
+    sys.stderr = _usable(sys.stderr)
     log = logging.getLogger("kimi_sessions")
     lines = _Lines(logging.WARNING)
     log.addHandler(lines)
@@ -135,8 +140,9 @@ def _explain(error: Exception) -> int:
         return code_of(error)
     if isinstance(error, OSError):
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
-        complain(f"{where}{error.strerror or error}")
-        return UNEXPECTED
+        full = error.errno in _FULL
+        complain(("could not write: " if full else "") + f"{where}{error.strerror or error}")
+        return NOT_WRITTEN if full else UNEXPECTED
     complain(f"unexpected: {type(error).__name__}: {error} (set {_TRACEBACK}=1 to see where)")
     return UNEXPECTED
 
@@ -160,8 +166,15 @@ def _hint(error: Exception) -> str:
     return ""
 
 
-def _never_choke(stream: TextIO | None) -> None:
-    """Make a stream replace what its encoding lacks; text from sessions is in every script."""
+def _usable(stream: TextIO | None) -> TextIO:
+    """
+    Return a stream that can be written to: one that replaces what its encoding lacks, or nowhere if it was closed.
+
+    Text from sessions is in every script, and a person's locale may know only one.
+    """
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives as long as the program
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
+    return stream

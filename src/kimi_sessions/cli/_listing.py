@@ -171,6 +171,8 @@ def _report(
         if count
     ]
     place = "in any known work dir" if all_dirs else f"for {clean_path(str(where.work_dir))}"
+    if not all_dirs and not where.work_dir.is_dir():
+        place += " (there is no such folder)"
     complain(f"no sessions {place}" + (f", but {', '.join(hidden)}" if hidden else ""), kind="note")
     if where.share is None and not all_dirs:
         _point_to_share(where)

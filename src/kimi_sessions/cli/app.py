@@ -144,6 +144,11 @@ def run(args: Sequence[str]) -> int:
         return USAGE
     except typer.Abort:
         return INTERRUPTED
+    except SystemExit as error:
+        # The parser has a way of its own to end on a closed pipe; there is one place for that here.
+        if isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from None
+        raise
     return result if isinstance(result, int) else OK
 
 

@@ -212,6 +212,11 @@ def _print_facts(session: Session) -> None:
             out(f"  {name:9} {clean(value)}")
 
 
+def _origin(parent: dict[str, Any]) -> str:
+    last = parent.get("turn_index")
+    return f"from {parent.get('session_id')}, " + ("all turns" if last is None else f"turns 0 to {last}")
+
+
 def _is_time(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
