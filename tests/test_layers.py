@@ -68,7 +68,7 @@ KEPT_IN_THEIR_ROOMS: Mapping[str, tuple[str, ...]] = {
     "pydantic": ("wire.messages", "context.records", "state"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
-    "sqlite3": ("catalog._database", "history.*"),
+    "sqlite3": ("catalog._database", "history.*", "migration.flux"),
 }
 
 

@@ -221,7 +221,7 @@ class WorkDirStore:
 
     # --- looking -------------------------------------------------------------------------------------------------
 
-    def _open_sessions(self, path: str) -> int | None:
+    def open_sessions(self, path: str) -> int | None:
         """Open a sessions folder to look into it; None if there is none. No link is followed below the store's root."""
         try:
             if isinstance(self.layout, ProjectLayout):
@@ -257,7 +257,7 @@ class WorkDirStore:
         seen: set[str] = set()
         for path in self.paths:
             try:
-                fd = self._open_sessions(path)
+                fd = self.open_sessions(path)
             except OSError as error:
                 listing.problems.append(
                     Finding("unreadable", clean(path), f"can't be read: {error.strerror}")
@@ -323,7 +323,7 @@ class WorkDirStore:
         """Find one session by its id; its flat file is moved into place first. None if it is not there."""
         for path in self.paths:
             try:
-                fd = self._open_sessions(path)
+                fd = self.open_sessions(path)
             except OSError:
                 continue
             if fd is None:
@@ -528,7 +528,11 @@ class WorkDirStore:
 
     def register(self) -> list[Finding]:
         """Make this work dir known. That it could not be is a problem, no error: the store itself works without."""
-        problem = metadata.register_work_dir(self.layout, self.work_dir, self.resolved)
+        try:
+            problem = metadata.register_work_dir(self.layout, self.work_dir, self.resolved)
+        except (WriteError, SessionBusyError) as error:
+            problem = f"this work dir could not be recorded: {error}"
+            _logger().warning("%s: %s", self.work_dir, problem)
         return [Finding("unregistered", "", problem)] if problem else []
 
     def verdict(self, facts: Facts, sessions_path: str) -> Verdict:

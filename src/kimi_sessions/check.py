@@ -136,7 +136,7 @@ def survey_session(session: Session) -> Survey:
     """Look at a session's folder, and at what the store around it knows. Raises SessionNotFoundError, WriteError."""
     store, path = session._store, session._sessions_path
     try:
-        root_fd = store._open_sessions(path)
+        root_fd = store.open_sessions(path)
     except OSError as error:
         raise WriteError.of(error, path) from error
     if root_fd is None:
@@ -277,7 +277,7 @@ class _Looker:
         self.notes: list[Finding] = []
         for path in store.paths:
             try:
-                fd = store._open_sessions(path)
+                fd = store.open_sessions(path)
                 if fd is None:
                     continue
                 try:

@@ -585,9 +585,15 @@ class Session:
             self._meta = None
 
     def _unmark_last(self) -> None:
+        """Forget a session that is gone as the last one. An id that stays leads nowhere, so failing is no error."""
         if self._known and self._kaos == _layout.LOCAL_KAOS:
             store = self._store
-            metadata.set_last_session_id(store.layout, store.work_dir, store.resolved, None, only_if=self.id)
+            try:
+                metadata.set_last_session_id(
+                    store.layout, store.work_dir, store.resolved, None, only_if=self.id
+                )
+            except SessionsError as error:
+                _warn("session %s is gone, but is still recorded as the last one: %s", self.id, error)
 
     async def close(self, ok: bool = True) -> None:
         """
@@ -618,9 +624,9 @@ class Session:
 
     async def turns(self) -> _List[Turn]:
         """Return the turns of the wire log, in order. Memory grows with the number of turns, not with the log."""
-        from .wire.turns import read_turns
+        from .catalog.turns import session_turns
 
-        return await _in_thread(read_turns, os.path.join(self._path, _layout.WIRE))
+        return await _in_thread(session_turns, self._sessions_path, self._found.id)
 
     async def fork(self, turn_index: int | None = None, *, title: str | None = None) -> Session:
         """
@@ -663,6 +669,7 @@ class Session:
         self._let_go()
         self._store.delete(self._folder, force=force)
         self._unmark_last()
+        _forget(self._sessions_path, self.id)
 
     async def trash(self, reason: str = "", *, force: bool = False) -> None:
         """Put the session into the trash; ``Session.restore`` gives it back byte for byte. Raises as ``delete``."""
@@ -672,6 +679,7 @@ class Session:
         self._let_go()
         self._store.trash(self._folder, title=self.title, reason=reason, force=force)
         self._unmark_last()
+        _forget(self._sessions_path, self.id)
 
     # --- verbs on a work dir -------------------------------------------------------------------------------------
 
@@ -920,6 +928,18 @@ def choose(text: str, sessions: Iterable[Session], searched: str) -> Session:
         raise AmbiguousIdError(prefix=text, candidates=tuple(sorted(session.id for session in found)))
     near = difflib.get_close_matches(text, [session.id for session in everyone], n=3, cutoff=0.5)
     raise SessionNotFoundError(session_id=text, searched=(searched,), near=tuple(near))
+
+
+def _forget(sessions_path: str, session_id: str) -> None:
+    """Take a session that is gone out of the catalog, if there is one; failing here unsays nothing."""
+    try:
+        there = os.path.exists(_layout.cache_home() / _layout.CATALOG)
+    except NotFoundError:
+        return
+    if there:
+        from .catalog._logs import forget_session
+
+        forget_session(sessions_path, session_id)
 
 
 def _strings(value: object) -> list[str]:

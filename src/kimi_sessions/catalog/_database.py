@@ -21,7 +21,15 @@ from pathlib import Path
 from kimi_sessions import _fs, layout
 from kimi_sessions.errors import HomeNotFoundError
 
-__all__ = ["CatalogUnusableError", "Connection", "catalog_path", "folder_id", "opened", "writing"]
+__all__ = [
+    "CatalogUnusableError",
+    "Connection",
+    "catalog_path",
+    "ensure_folder_id",
+    "folder_id",
+    "opened",
+    "writing",
+]
 
 Connection = sqlite3.Connection
 
@@ -56,7 +64,7 @@ CREATE TABLE log (
 
 CREATE TABLE turn (
   log INTEGER NOT NULL, number INTEGER NOT NULL,
-  user_text TEXT NOT NULL, started_at REAL, ended_at REAL, offset INTEGER NOT NULL, end_offset INTEGER,
+  user_text BLOB NOT NULL, started_at REAL, ended_at REAL, offset INTEGER NOT NULL, end_offset INTEGER,
   PRIMARY KEY (log, number)
 ) WITHOUT ROWID;
 
@@ -73,7 +81,7 @@ CREATE INDEX message_log ON message (log);
 CREATE TABLE words (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, packed BLOB NOT NULL);
 CREATE INDEX words_log ON words (log);
 CREATE VIRTUAL TABLE found USING fts5(
-  words, tags, content='', columnsize=0, tokenize="unicode61 remove_diacritics 2 tokenchars '_'"
+  words, tags, content='', columnsize=0, tokenize='unicode61 remove_diacritics 2'
 );
 """
 
@@ -117,6 +125,17 @@ def opened(*, make: bool = True) -> Iterator[Connection]:
 
 
 @contextmanager
+def scratch() -> Iterator[Connection]:
+    """Give a catalog of its own to one operation, in a temporary file that goes with it."""
+    connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+    try:
+        _make(connection)
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
 def writing(connection: Connection) -> Iterator[None]:
     """Make the block's changes as one. Raises sqlite3's errors, with nothing changed."""
     connection.execute("BEGIN IMMEDIATE")
@@ -129,15 +148,18 @@ def writing(connection: Connection) -> Iterator[None]:
         raise
 
 
-def folder_id(connection: Connection, path: str, *, make: bool = False) -> int | None:
+def folder_id(connection: Connection, path: str) -> int | None:
     """Return the number of a sessions folder, None if it has none yet."""
-    key = os.fsencode(path)
-    row = connection.execute("SELECT id FROM folder WHERE path = ?", (key,)).fetchone()
-    if row is not None:
-        return int(row[0])
-    if not make:
-        return None
-    return connection.execute("INSERT INTO folder (path) VALUES (?)", (key,)).lastrowid
+    row = connection.execute("SELECT id FROM folder WHERE path = ?", (os.fsencode(path),)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def ensure_folder_id(connection: Connection, path: str) -> int:
+    """Return the number of a sessions folder, given one now if it has none. Call it in ``writing``."""
+    connection.execute("INSERT OR IGNORE INTO folder (path) VALUES (?)", (os.fsencode(path),))
+    number = folder_id(connection, path)
+    assert number is not None  # noqa: S101 - put there just above, under the write lock
+    return number
 
 
 def _connect(path: str, *, make: bool) -> Connection:

@@ -21,7 +21,7 @@ from kimi_sessions import _fs, layout
 from kimi_sessions._facts import Facts, Marks, facts_of
 from kimi_sessions.findings import Finding
 
-from ._database import Connection, folder_id, opened, writing
+from ._database import Connection, ensure_folder_id, folder_id, opened, writing
 
 __all__ = ["list_facts"]
 
@@ -158,7 +158,7 @@ class _Scan:
         if not self._rows and not gone:
             return
         with writing(connection):
-            number = folder_id(connection, path, make=True)
+            number = ensure_folder_id(connection, path)
             connection.executemany(_PUT, [(number, *row) for row in self._rows])
             connection.executemany(
                 "DELETE FROM listed WHERE folder = ? AND name = ?", [(number, n) for n in gone]
