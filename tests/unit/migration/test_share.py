@@ -352,7 +352,7 @@ class Forbidding(UnsyncedFs):
     name = "a.txt"
 
     @classmethod
-    def open(cls, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:  # type: ignore[override]
+    def open(cls, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         """Refuse the one name."""
         if os.fspath(path) == cls.name and not flags & os.O_CREAT:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
