@@ -124,17 +124,26 @@ def set_aside(name: str, *, dir_fd: int) -> str:
         except OSError as error:
             if error.errno not in _fs.NO_HARD_LINKS:
                 raise
-            source = _fs.open_regular(name, dir_fd=dir_fd)
             try:
-                target = _fs.create_file(kept, dir_fd=dir_fd)
-                try:
-                    _fs.copy_bytes(source, target)
-                    fs.fsync(target)
-                finally:
-                    fs.close(target)
-            finally:
-                fs.close(source)
+                _copy_aside(name, kept, dir_fd)
+            except FileExistsError:
+                number += 1
+                continue
             return kept
+
+
+def _copy_aside(name: str, kept: str, dir_fd: int) -> None:
+    fs = _fs.active()
+    source = _fs.open_regular(name, dir_fd=dir_fd)
+    try:
+        target = _fs.create_file(kept, dir_fd=dir_fd)
+        try:
+            _fs.copy_bytes(source, target)
+            fs.fsync(target)
+        finally:
+            fs.close(target)
+    finally:
+        fs.close(source)
 
 
 def update_document(

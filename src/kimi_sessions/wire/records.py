@@ -223,8 +223,8 @@ def record_line(type_name: str, payload_json: bytes, timestamp: float) -> bytes:
 
 def dump_json(value: Any) -> bytes:
     """
-    Return ``value`` as one line of compact JSON; integers of any size and lone surrogates are kept, NaN and infinities may
-    become null, which is what JSON has for them.
+    Return ``value`` as one line of compact JSON. Integers of any size and lone surrogates are kept; NaN and
+    infinities, which JSON has not, may become null.
 
     Raises InvalidRecordError for what JSON can't hold.
     """
