@@ -29,8 +29,8 @@ __all__ = [
     "Place",
     "Position",
     "find_position",
-    "is_same",
     "iter_runs",
+    "marks_of",
     "resumes",
     "save_position",
 ]
@@ -75,13 +75,9 @@ def find_position(connection: Connection, place: Place, purpose: int) -> Positio
     return Position(number, ino, size, ctime, offset, tail, orjson.loads(fold))
 
 
-def is_same(position: Position, found: os.stat_result) -> bool:
-    """Tell whether the log is as it was when it was read."""
-    return (
-        position.ctime == found.st_ctime_ns
-        and position.size == found.st_size
-        and position.ino == found.st_ino
-    )
+def marks_of(found: os.stat_result) -> tuple[int, int, int]:
+    """Return what tells a log from what it was before: inode, size, and time of the last change."""
+    return found.st_ino, found.st_size, found.st_ctime_ns
 
 
 def resumes(position: Position, fd: int, found: os.stat_result) -> bool:
@@ -104,13 +100,13 @@ def save_position(
     place: Place,
     purpose: int,
     *,
-    found: os.stat_result,
+    marks: tuple[int, int, int],
     offset: int,
     tail: bytes,
     fold: Any,
 ) -> int:
-    """Keep how far a log was read, and return its number."""
-    values = (found.st_ino, found.st_size, found.st_ctime_ns, offset, tail, orjson.dumps(fold).decode())
+    """Keep how far a log was read, with marks of what it was then (``marks_of``), and return its number."""
+    values = (*marks, offset, tail, orjson.dumps(fold).decode())
     row = connection.execute(
         "INSERT INTO log (folder, purpose, name, file, ino, size, ctime, offset, tail, fold) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (folder, purpose, name, file) DO UPDATE SET "

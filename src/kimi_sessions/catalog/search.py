@@ -37,6 +37,7 @@ from ._logs import (
     find_position,
     forget_sessions,
     iter_runs,
+    marks_of,
     pack_words,
     resumes,
     save_position,
@@ -212,7 +213,7 @@ def _jobs(fd: int, names: list[str], known: dict[tuple[str, str], tuple[int, int
             if found_ is None:
                 if marks is not None:
                     yield _Job(name, file_)
-            elif marks != (found_.st_ino, found_.st_size, found_.st_ctime_ns):
+            elif marks != marks_of(found_):
                 yield _Job(name, file_)
 
 
@@ -270,7 +271,9 @@ class _Indexer:
             drop_text(self._connection, position.id)
         data = _fs.read_fd(fd, 0, min(found.st_size, 1 << 24))
         title = (parse_document(data).value or {}).get("custom_title")
-        log = save_position(self._connection, place, TEXT, found=found, offset=0, tail=b"", fold=[0, 0])
+        log = save_position(
+            self._connection, place, TEXT, marks=marks_of(found), offset=0, tail=b"", fold=[0, 0]
+        )
         if isinstance(title, str) and title.strip():
             text = Text(0, len(data), found.st_mtime, TITLE, title)
             self._add(log, 0, text, None, 0)
@@ -289,7 +292,7 @@ class _Indexer:
             self._connection,
             place,
             TEXT,
-            found=found,
+            marks=marks_of(found),
             offset=offset,
             tail=tail_of(fd, offset),
             fold=[turns, last],
@@ -310,12 +313,13 @@ class _Indexer:
             if self._chars >= _STEP_CHARS:
                 whole = offset >= found.st_size
                 break
-        size = found if whole else _unread(found)
+        # A log read in part must not be taken for one that is up to date.
+        marks = marks_of(found) if whole else (found.st_ino, offset, -1)
         save_position(
             self._connection,
             place,
             TEXT,
-            found=size,
+            marks=marks,
             offset=offset,
             tail=tail_of(fd, offset),
             fold=[turns, last],
@@ -360,11 +364,6 @@ class _Indexer:
         )
         self._rows = []
         self._chars = 0
-
-
-def _unread(found: os.stat_result) -> os.stat_result:
-    """Return marks that no file has, so that a log read in part is not taken for one that is up to date."""
-    return os.stat_result((*found[:6], -1, *found[7:]))
 
 
 # --- answering ----------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from kimi_sessions.wire.records import WireMessageRecord, refuse
 from kimi_sessions.wire.turns import records_in_line
 
 from ._database import CatalogUnusableError, Connection, ensure_folder_id, folder_id, opened, writing
-from ._logs import STATS, Place, Position, find_position, iter_runs, resumes, save_position, tail_of
+from ._logs import STATS, Place, Position, find_position, iter_runs, marks_of, resumes, save_position, tail_of
 
 __all__ = ["SessionStats", "session_stats", "total", "work_dir_stats"]
 
@@ -200,7 +200,7 @@ def _read_on(
             connection,
             Place(number, name, layout.WIRE),
             STATS,
-            found=found,
+            marks=marks_of(found),
             offset=end,
             tail=tail_of(fd, end),
             fold=fold.dump(),

@@ -85,7 +85,7 @@ def _keep(
 ) -> None:
     """Keep the turns that will not change any more."""
     from ._database import ensure_folder_id
-    from ._logs import TURNS, Place, save_position, tail_of
+    from ._logs import TURNS, Place, marks_of, save_position, tail_of
 
     number = ensure_folder_id(connection, sessions_path)
     place = Place(number, name, layout.WIRE)
@@ -93,7 +93,7 @@ def _keep(
         connection,
         place,
         TURNS,
-        found=found,
+        marks=marks_of(found),
         offset=scan.offset,
         tail=tail_of(fd, scan.offset),
         fold=len(scan.settled),
