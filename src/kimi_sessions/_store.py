@@ -45,6 +45,8 @@ _TRUSTED = Verdict(trusted=True, approvals_ok=True, problem="")
 _LONGEST_STEM = 230
 #: Fewer sessions than this are read faster than a catalog is opened.
 _MANY = 200
+#: A wire log from this size on may take longer to look through than a catalog to open.
+_LONG_BYTES = 16 << 20
 
 __all__ = ["Listing", "Located", "SessionFolder", "TrashEntry", "WorkDirStore"]
 
@@ -336,7 +338,7 @@ class WorkDirStore:
                     continue
                 if not stat_module.S_ISDIR(mode):
                     continue
-                facts = read_facts(fd, session_id)
+                facts = _read_one(fd, path, session_id)
                 if facts is not None:
                     facts.problems.extend(clashes)
                     return Located(facts, path)
@@ -892,6 +894,23 @@ def _read_all(fd: int, path: str, names: list[str], now: float, limit: int | Non
         except CatalogUnusableError as error:
             _logger().debug("listing %s without the catalog: %s", path, error)
     return (facts for name in names if (facts := facts_of(fd, name, now=now)) is not None)
+
+
+def _read_one(fd: int, path: str, name: str) -> Facts | None:
+    """Read the facts of one session, with the catalog where its log is so long that looking for a prompt takes time."""
+    try:
+        size = _fs.active().stat(f"{name}/{layout.WIRE}", dir_fd=fd, follow_symlinks=False).st_size
+    except OSError:
+        size = 0
+    if size >= _LONG_BYTES:
+        from .catalog import listing as catalog_listing
+        from .catalog._database import CatalogUnusableError
+
+        try:
+            return catalog_listing.one_facts(fd, path, name)
+        except CatalogUnusableError as error:
+            _logger().debug("reading %s without the catalog: %s", name, error)
+    return read_facts(fd, name)
 
 
 def _exists(name: str, dir_fd: int) -> bool:

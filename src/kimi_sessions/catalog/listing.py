@@ -23,10 +23,12 @@ from kimi_sessions.findings import Finding
 
 from ._database import Connection, ensure_folder_id, folder_id, opened, writing
 
-__all__ = ["list_facts"]
+__all__ = ["list_facts", "one_facts"]
 
-#: How old a change must be for its mark to be believed; the coarsest clock of a file system in use ticks every 2 s.
-_SETTLED_NS = 2_000_000_000
+#: How old a change must be for its mark to be believed: longer than a tick of the clock that file systems use, which is
+#: at most 10 ms where they keep nanoseconds at all, and 2 s on the coarsest ones.
+_SETTLED_NS = 100_000_000
+_SETTLED_COARSE_NS = 2_500_000_000
 _DAY_S = 86_400.0
 
 _PLACE = "name, wire_ino, wire_size, wire_ctime, context_ino, context_size, context_ctime, updated_at"
@@ -62,6 +64,19 @@ def list_facts(fd: int, path: str, names: list[str], *, now: float, limit: int |
     return found
 
 
+def one_facts(fd: int, path: str, name: str) -> Facts | None:
+    """Return the facts of one session whose log takes long to read. Raises CatalogUnusableError."""
+    with opened() as connection:
+        number = folder_id(connection, path)
+        scan = _Scan(fd, time.time())
+        row = None if number is None else connection.execute(_ONE, (number, name)).fetchone()
+        if row is not None and scan.holds(row):
+            return _facts_from(row)
+        facts = scan.read(name)
+        scan.save(connection, path, set())
+    return facts
+
+
 class _Scan:
     """One look at a sessions folder: what was read, and what of it is worth keeping."""
 
@@ -88,9 +103,8 @@ class _Scan:
         state, extra = facts.documents
         if not isinstance(state, bytes) or not isinstance(extra, bytes):
             return facts  # damaged: it took the slow decoder, and will again
-        latest = self._checked_ns - _SETTLED_NS
         for result in (folder, marks.wire, marks.state, marks.extra, marks.context):
-            if result is not None and result.st_ctime_ns > latest:
+            if result is not None and not _is_settled(result.st_ctime_ns, self._checked_ns):
                 return facts
         self._rows.append(
             (
@@ -163,6 +177,12 @@ class _Scan:
             connection.executemany(
                 "DELETE FROM listed WHERE folder = ? AND name = ?", [(number, n) for n in gone]
             )
+
+
+def _is_settled(changed_ns: int, checked_ns: int) -> bool:
+    """Tell whether a change is old enough that any later one has a later time."""
+    age = checked_ns - changed_ns
+    return age > _SETTLED_COARSE_NS or (age > _SETTLED_NS and changed_ns % 1_000_000 != 0)
 
 
 def _mark(result: os.stat_result | None) -> tuple[int | None, int | None, int | None]:

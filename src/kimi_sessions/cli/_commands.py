@@ -27,6 +27,8 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "list": Command("list", "List sessions, newest first.", aliases=("ls",)),
     "show": Command("show", "Show one session: its facts, then the conversation.", takes_id=True),
+    "search": Command("search", "Find messages that hold all words of QUERY, newest first."),
+    "stats": Command("stats", "Count turns, tool calls, tokens and time.", takes_id=True),
     "continue": Command("continue_", "Print the id of the session to go on with.", takes_id=True),
     "path": Command("path", "Print the folder of a session, or of all sessions.", takes_id=True),
     "rename": Command("rename", "Give a session a title of your own.", takes_id=True),
@@ -36,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     "delete": Command("delete", "Move a session to the trash.", aliases=("rm",), takes_id=True),
     "migrate": Command("migrate", "Bring sessions of Kimi CLI into the project's layout."),
     "relink": Command("relink", "Let a store follow a project that was moved or renamed."),
+    "doctor": Command("doctor", "Check sessions for damage, and repair them.", takes_id=True),
     "trash": Command("trash", "List the trash, restore from it, empty it."),
     "trust": Command("trust", "Seal a session as yours, with what it may do unasked.", takes_id=True),
 }
