@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
 from . import _document, _fs, _locking, ids
-from .errors import HomeNotFoundError, InvalidIdError, WorkDirNotFoundError, WriteError
+from .errors import HomeNotFoundError, InvalidIdError, SessionsError, WorkDirNotFoundError, WriteError
 from .layout import (
     DELETING_PREFIX,
     GITIGNORE,
@@ -462,7 +462,9 @@ def _update_work_dir_file(work_dir: Path, change: _Change) -> None:
                 return
             with _locked(str(Path(path, LOCK))):
                 _document.update_document(WORK_DIR_FILE, change, dir_fd=fd, folder=path)
-    except (_fs.IrregularFileError, NotADirectoryError) as error:
+    except (SessionsError, FileNotFoundError):
+        raise
+    except OSError as error:
         raise _refusal(error, ProjectLayout().kimi_path(work_dir)) from error
 
 
