@@ -199,6 +199,8 @@ def read_facts(
     wire_mtime: object = None
     data, marks.state, problem = _read_document(prefix + layout.STATE, root_fd)
     odd = bool(problem)
+    # What can't be read may be a title, a tag, anything: then the session is not taken for empty.
+    holds_nothing = data == b""
     if data is not None:
         try:
             fields = _decode_state(data)
@@ -211,6 +213,7 @@ def read_facts(
             facts._state = data
             custom, wire_mtime = fields.custom_title, fields.wire_mtime
     if problem:
+        facts.empty = facts.empty and holds_nothing
         problems.append(Finding("bad-state", layout.STATE, problem))
 
     # session.json
@@ -218,6 +221,7 @@ def read_facts(
     if odd or _is_there(prefix + layout.SESSION, root_fd):
         data, marks.extra, problem = _read_document(prefix + layout.SESSION, root_fd)
         odd = odd or bool(problem)
+        holds_nothing = data == b""
         if data is not None:
             try:
                 own = _decode_extra(data)
@@ -232,6 +236,7 @@ def read_facts(
                 if own.parent or own.origin:
                     created = own.created_at
         if problem:
+            facts.empty = facts.empty and holds_nothing
             problems.append(Finding("bad-document", layout.SESSION, problem))
 
     # metadata.json, of old clients
@@ -239,7 +244,9 @@ def read_facts(
         data, marks.legacy, problem = _read_document(prefix + layout.METADATA, root_fd)
         odd = odd or bool(problem)
         if data is not None or problem:
-            _merge_legacy(facts, parse_document(data) if data is not None else Document(None, problem))
+            _merge_legacy(
+                facts, parse_document(data) if data is not None else Document(None, problem, whole=False)
+            )
             custom, wire_mtime = facts.state.get("custom_title"), facts.state.get("wire_mtime")
 
     # wire.jsonl
@@ -304,7 +311,10 @@ def read_facts(
                 latest = seconds
     if latest is None:
         marks.needs_context = True
-        latest = context_mtime
+        latest = sane_time(context_mtime, now)
+        if latest is None:
+            marks.lasting = marks.lasting and not _may_come(context_mtime)
+            latest = 0.0
     facts.updated_at = latest
     if facts.empty and title:
         facts.empty = False
@@ -343,6 +353,7 @@ def _may_come(value: object) -> bool:
 def _merge_legacy(facts: Facts, document: Document) -> None:
     """Merge metadata.json (1.7 to 1.28) in memory; the file is moved aside by the next save, not by a reader."""
     if document.value is None:
+        facts.empty = facts.empty and document.whole
         facts.problems.append(
             Finding("bad-document", layout.METADATA, document.problem or "not a JSON object")
         )
@@ -482,9 +493,10 @@ def created_at(root_fd: int, name: str, extra: dict[str, Any], now: float) -> fl
         found = first_record_time(root_fd, name, now)
     if found is None:
         try:
-            found = (
+            mtime = (
                 _fs.active().stat(f"{name}/{layout.CONTEXT}", dir_fd=root_fd, follow_symlinks=False).st_mtime
             )
         except OSError:
-            found = 0.0
-    return found
+            return 0.0
+        found = sane_time(mtime, now)
+    return 0.0 if found is None else found

@@ -56,7 +56,7 @@ def user_text(user_input: object) -> str:
     """
     if isinstance(user_input, str):
         return user_input
-    if not isinstance(user_input, Iterable):
+    if not isinstance(user_input, Iterable) or isinstance(user_input, dict):
         return ""
     texts = []
     for part in user_input:

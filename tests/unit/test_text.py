@@ -88,7 +88,8 @@ def test_cleaned_text_can_be_printed_and_cleaning_twice_is_cleaning_once(text: s
         ([SimpleNamespace(type="text", text="typed"), SimpleNamespace(type="think", text="no")], "typed"),
         (None, ""),
         (5, ""),
-        ({"type": "text", "text": "no list"}, "type text"),
+        ({"type": "text", "text": "no list"}, ""),
+        (b"bytes", ""),
     ],
 )
 def test_a_prompt_s_text_is_its_text_parts_with_one_space_between(user_input: object, text: str) -> None:
