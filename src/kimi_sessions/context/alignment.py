@@ -1,0 +1,576 @@
+"""
+Which turn of the wire log each message of the context belongs to, and where the context is cut after a turn.
+
+The two logs have no common key. The context holds user messages that began no turn (reminders,
+notifications, steers, summaries, imports, a hook's follow-up), and the wire log holds turns that left no
+message (slash commands, the outer turn of a flow). A compaction, a clear or a revert starts a new context
+file and leaves the old one beside it as a rotation. So nothing can be counted; this is what is done
+instead:
+
+1. The files are put in a row, oldest first. What a file repeats of the one before it (what a compaction
+kept, what a revert went back to) is told apart from what is new in it. New parts one after the other are
+the conversation. 2. The user messages of that row are matched in order with the prompts and steers of the
+wire log by their text, so that the most of them fit. Where the beginning of the conversation is lost, the
+later of two equal fits is taken. 3. A message that fits nothing lies between two that do. If it begins a
+turn (a checkpoint stands before it), it is given to a turn there that ran and has no message, as a skill's
+prompt is; what a command put there goes to that command; everything else goes on with the turn before it.
+In doubt the later turn gets it: a cut may lose what can't be told, but keeps nothing of a later turn. 4.
+The state after a turn is in the file that was in use when the turn ended.
+
+Values only: files are read here, byte places come out, nothing is written.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kimi_sessions._lines import Damage, Span, iter_lines
+from kimi_sessions._text import user_text
+from kimi_sessions.wire.records import WireMessageRecord, dump_json
+from kimi_sessions.wire.turns import TURN_BEGIN, TURN_END, Turn, TurnFold, records_in_line
+
+from .history import (
+    CHECKPOINT_ROLE,
+    COMPACTION_START,
+    SYSTEM_PROMPT_ROLE,
+    context_records,
+    first_text,
+    is_checkpoint_marker,
+    is_injected_user_message,
+    refuse_message,
+)
+
+__all__ = [
+    "ContextOutline",
+    "Place",
+    "WireOutline",
+    "find_place",
+    "outline_context",
+    "outline_of_turns",
+    "outline_wire",
+]
+
+# --- the wire log ------------------------------------------------------------------------------------------
+
+_TOLD = (b"TurnBegin", b"TurnEnd", b"SteerInput", b"StepBegin", b"CompactionEnd")
+_TORN_BEGIN = re.compile(rb'"message"\s*:\s*\{\s*"type"\s*:\s*"TurnBegin')
+_CLEARING = frozenset({"/clear", "/reset", "/new"})
+#: Works in a context of its own: the turn inside it leaves no message.
+_INIT = "/init"
+
+
+@dataclass(slots=True)
+class Mark:
+    """
+    A prompt or steer in the wire log. ``position`` is twice the turn's index, plus one for a turn whose
+    TurnBegin was torn. ``ran`` says that a step of the model followed.
+    """
+
+    position: int
+    text: str | None
+    is_turn: bool
+    ran: bool = False
+    apart: bool = False
+
+    @property
+    def is_init(self) -> bool:
+        """True for the command that runs a turn in a context of its own."""
+        return self.is_turn and (self.text or "").split(maxsplit=1)[:1] == [_INIT]
+
+    @property
+    def is_command(self) -> bool:
+        """True for a prompt that is a slash command by its look."""
+        return self.text is not None and self.text.lstrip().startswith("/")
+
+
+@dataclass(slots=True)
+class WireOutline:
+    """
+    What a wire log tells about where its turns lie.
+
+    Attributes:
+        turns: all of them. marks: prompts, steers and torn prompts, in order. rotations: positions of the
+        turns that left the context file behind (compaction, clear), in order. ends: for each TurnEnd that
+        closed a turn, the index of the last turn begun before it, and the first byte after the record.
+        torn: first bytes of TurnBegin records that were torn.
+        tells_steps: whether the log holds StepBegin records at all, so that a turn without one ran nothing.
+    """
+
+    turns: list[Turn] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    rotations: list[int] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    torn: list[int] = field(default_factory=list)
+    tells_steps: bool = False
+
+    def has_message(self, mark: Mark) -> bool:
+        """Tell whether a turn should have left a message in the context."""
+        return (mark.ran if self.tells_steps else not mark.is_command) and not mark.apart
+
+
+def outline_wire(fd: int, end: int | None = None) -> WireOutline:
+    """Read an open wire log up to ``end`` bytes. Raises OSError."""
+    outline = WireOutline()
+    fold = TurnFold()
+    for offset, line in iter_lines(fd, 0, end):
+        # A line between turns may be a torn prompt with too little left to know it by.
+        if not line or (fold.is_open and not any(name in line for name in _TOLD)):
+            continue
+        records, damage = records_in_line(line)
+        pieces: list[tuple[int, int, WireMessageRecord | bytes]] = [*records]
+        pieces += [_piece(line, each) for each in damage]
+        for start, stop, record in sorted(pieces, key=lambda piece: piece[0]):
+            if isinstance(record, bytes):
+                if _TORN_BEGIN.search(record) or not fold.is_open:
+                    outline.torn.append(offset + start)
+                    outline.marks.append(Mark(2 * len(fold.turns) - 1, None, is_turn=True))
+                continue
+            touched = fold.feed(record, offset + start, offset + stop)
+            latest = len(fold.turns) - 1
+            if record.type == TURN_BEGIN:
+                text = fold.turns[-1].user_text
+                apart = bool(outline.marks) and outline.marks[-1].is_init
+                outline.marks.append(Mark(2 * latest, text, is_turn=True, apart=apart))
+                if not _CLEARING.isdisjoint(text.split(maxsplit=1)[:1]):
+                    outline.rotations.append(2 * latest)
+            elif record.type == TURN_END:
+                if touched is not None:
+                    outline.ends.append((latest, offset + stop))
+            elif record.type == "SteerInput":
+                text = user_text(record.message.payload.get("user_input"))
+                outline.marks.append(Mark(2 * max(latest, 0), text, is_turn=False, ran=True))
+            elif record.type == "StepBegin":
+                outline.tells_steps = True
+                if outline.marks:
+                    outline.marks[-1].ran = True
+            elif record.type == "CompactionEnd":
+                outline.rotations.append(2 * max(latest, 0))
+    outline.turns = fold.turns
+    return outline
+
+
+def _piece(line: bytes, damage: Damage) -> tuple[int, int, bytes]:
+    stop = damage.offset + damage.length
+    return damage.offset, stop, line[damage.offset : stop]
+
+
+def outline_of_turns(context: ContextOutline) -> WireOutline:
+    """Make up the outline of a wire log that is not there: one turn for each message that begins one."""
+    texts = [item.text for item in context.items if item.kind is Kind.USER and context.begins_turn(item)]
+    return WireOutline(
+        turns=[Turn(index, text, None, None, 0) for index, text in enumerate(texts)],
+        marks=[Mark(2 * index, text, is_turn=True) for index, text in enumerate(texts)],
+    )
+
+
+# --- the context log ---------------------------------------------------------------------------------------
+
+_ROLE = re.compile(rb'"role"\s*:\s*"(\w+)')
+
+
+class Kind(Enum):
+    """What a message in the context is to the turns."""
+
+    USER = "user"
+    LOST = "lost"  # a damaged line that may have been a user's message
+    INJECTED = "injected"
+    SUMMARY = "summary"
+    MARKER = "marker"
+    OTHER = "other"
+
+
+@dataclass(slots=True)
+class Item:
+    """
+    A message in a context. ``start`` is where a cut before it goes: at its checkpoint, if one stands before
+    it.
+
+    ``digest`` is equal for equal messages. ``position`` is that of the turn it belongs to (see Mark), -1
+    before that is known.
+    """
+
+    kind: Kind
+    start: int
+    text: str
+    digest: int
+    after_checkpoint: bool
+    position: int = -1
+
+
+@dataclass(slots=True)
+class ContextOutline:
+    """
+    The messages of one context file.
+
+    Attributes:
+        size: bytes that were read.
+        items: in file order.
+        system_prompts: places of the system prompt records.
+        has_checkpoints: whether messages that begin turns can be told by the checkpoint before them.
+        repeated: how many of the items repeat the file before.
+    """
+
+    size: int = 0
+    items: list[Item] = field(default_factory=list)
+    system_prompts: list[tuple[int, int]] = field(default_factory=list)
+    has_checkpoints: bool = False
+    repeated: int = 0
+
+    def begins_turn(self, item: Item) -> bool:
+        """Tell whether a message stands where the first message of a turn stands."""
+        return item.kind in {Kind.USER, Kind.LOST} and (item.after_checkpoint or not self.has_checkpoints)
+
+    @property
+    def has_summary(self) -> bool:
+        """True if the file begins with the summary of a compaction."""
+        return any(item.kind is Kind.SUMMARY for item in self.items[:2])
+
+    @property
+    def new(self) -> list[Item]:
+        """The items that do not repeat the file before."""
+        return self.items[self.repeated :]
+
+
+def outline_context(fd: int, end: int) -> ContextOutline:
+    """Read an open context log up to ``end`` bytes. Raises OSError."""
+    outline = ContextOutline(size=end)
+    checkpoint: int | None = None
+    for offset, line in iter_lines(fd, 0, end):
+        records, damage = context_records(line)
+        pieces: list[Span | Damage] = sorted([*records, *damage], key=lambda piece: piece.offset)
+        for piece in pieces:
+            at = offset + piece.offset
+            if isinstance(piece, Damage):
+                role = _ROLE.search(line, piece.offset, piece.offset + piece.length)
+                if (role is None and checkpoint is not None) or (role is not None and role[1] == b"user"):
+                    start = at if checkpoint is None else checkpoint
+                    outline.items.append(Item(Kind.LOST, start, "", hash((at, fd)), checkpoint is not None))
+                checkpoint = None
+                continue
+            role_name = piece.value["role"]
+            if role_name == CHECKPOINT_ROLE:
+                checkpoint = at
+                outline.has_checkpoints = True
+            elif role_name == SYSTEM_PROMPT_ROLE:
+                outline.system_prompts.append((at, at + len(piece.raw)))
+            elif role_name.startswith("_"):
+                checkpoint = None
+            else:
+                item = _item(piece, at, checkpoint)
+                outline.items.append(item)
+                if item.kind is not Kind.MARKER:
+                    checkpoint = None
+    return outline
+
+
+def _item(span: Span, at: int, checkpoint: int | None) -> Item:
+    record = span.value
+    said = (record["role"], record.get("content"), record.get("tool_calls"), record.get("tool_call_id"))
+    digest = hash(dump_json(said))
+    after = checkpoint is not None
+    start = at if checkpoint is None else checkpoint
+    if record["role"] != "user" or refuse_message(record) is not None:
+        return Item(Kind.OTHER, at, "", digest, after)
+    text = user_text(record.get("content"))
+    if is_checkpoint_marker(record):
+        return Item(Kind.MARKER, at, text, digest, after)
+    if not is_injected_user_message(record):
+        return Item(Kind.USER, start, text, digest, after)
+    kind = Kind.SUMMARY if first_text(record).lstrip().startswith(COMPACTION_START) else Kind.INJECTED
+    return Item(kind, at, text, digest, after)
+
+
+# --- one conversation out of several files -----------------------------------------------------------------
+
+
+def _mark_repeated(before: ContextOutline | None, context: ContextOutline) -> bool:
+    """
+    Note what ``context`` repeats of the file before it. True if that is sure.
+
+    After a compaction, what was kept stands behind the summary: the end of the old file. After a revert, the new
+    file begins as the old one does; but so does one that was cleared, if the same was said again.
+    """
+    old = [item.digest for item in before.items] if before is not None else []
+    new = [item.digest for item in context.items]
+    same = 0
+    while same < min(len(new), len(old)) and new[same] == old[same]:
+        same += 1
+    if context.has_summary:
+        head = next(index for index, item in enumerate(context.items) if item.kind is Kind.SUMMARY) + 1
+        kept = min(len(old), len(new) - head)
+        while kept > 0 and old[-kept:] != new[head : head + kept]:
+            kept -= 1
+        context.repeated = max(head + kept, same)
+        return True
+    if any(item.kind is Kind.USER for item in context.items[:same]):
+        context.repeated = same
+        return False
+    return True
+
+
+def _align(wire: WireOutline, contexts: Sequence[ContextOutline]) -> None:
+    """Give every message its position, and every file its number of repeated items."""
+    unsure: list[ContextOutline] = []
+    before: ContextOutline | None = None
+    for context in contexts:
+        if not _mark_repeated(before, context):
+            unsure.append(context)
+        if context.items:
+            before = context
+    latest = contexts[0].has_summary or len(wire.rotations) > len(contexts) - 1
+    while True:
+        # A file that begins as the one before is a new beginning if all of it finds prompts of its own.
+        row = [item for context in contexts for item in (context.items if context in unsure else context.new)]
+        spoken = [item for item in row if item.kind in {Kind.USER, Kind.INJECTED}]
+        heavy = {id(item) for context in contexts for item in context.new}
+        pairs = _match(spoken, [id(item) in heavy for item in spoken], wire, latest=latest)
+        matched = {id(spoken[index]) for index in pairs}
+        refuted = [
+            context
+            for context in unsure
+            if any(
+                item.kind is Kind.USER and id(item) not in matched
+                for item in context.items[: context.repeated]
+            )
+        ]
+        if not refuted:
+            break
+        unsure = [context for context in unsure if context not in refuted]
+    for context in unsure:
+        context.repeated = 0
+    for index, mark_index in pairs.items():
+        spoken[index].position = wire.marks[mark_index].position
+    _fill_gaps(wire, contexts, matched)
+
+
+_RANKS = 40
+_MANY_PAIRS = 100_000
+
+
+def _match(
+    items: Sequence[Item], heavy: Sequence[bool], wire: WireOutline, *, latest: bool
+) -> dict[int, int]:
+    """
+    Match messages with prompts and steers of the same text, both in order, with the most weight.
+
+    Weight goes to messages that are surely new and to turns that ran. Returns item indexes to mark indexes.
+    """
+    marks = wire.marks
+    item_order = range(len(items) - 1, -1, -1) if latest else range(len(items))
+    mark_order = range(len(marks) - 1, -1, -1) if latest else range(len(marks))
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for step, mark_index in enumerate(mark_order):
+        text = marks[mark_index].text
+        if text is not None:
+            places[text].append(step)
+    counts: defaultdict[str, int] = defaultdict(int)
+    for item in items:
+        counts[item.text] += 1
+    seen: defaultdict[str, int] = defaultdict(int)
+    # The heaviest chains so far, as a tree of prefix maxima over the marks.
+    tree: list[tuple[int, int]] = [(0, -1)] * (len(marks) + 1)
+    chains: list[tuple[int, int, int]] = []  # item index, mark index, chain before
+
+    def heaviest_before(step: int) -> tuple[int, int]:
+        best = (0, -1)
+        while step > 0:
+            if tree[step][0] > best[0]:
+                best = tree[step]
+            step &= step - 1
+        return best
+
+    for item_index in item_order:
+        item = items[item_index]
+        rank = seen[item.text]
+        seen[item.text] += 1
+        found = []
+        for step in _within_reach(places.get(item.text, []), rank, counts[item.text]):
+            mark_index = mark_order[step]
+            weight, chain = heaviest_before(step)
+            worth = (4 if heavy[item_index] else 1) + (2 if marks[mark_index].ran else 0)
+            found.append((weight + worth, step, mark_index, chain))
+        for weight, step, mark_index, chain in found:
+            chains.append((item_index, mark_index, chain))
+            node = step + 1
+            while node < len(tree):
+                if weight > tree[node][0]:
+                    tree[node] = (weight, len(chains) - 1)
+                node += node & -node
+    pairs = {}
+    chain = heaviest_before(len(marks))[1]
+    while chain >= 0:
+        item_index, mark_index, chain = chains[chain]
+        pairs[item_index] = mark_index
+    return pairs
+
+
+def _within_reach(places: Sequence[int], rank: int, count: int) -> Iterable[int]:
+    """Leave out far pairs where one text was said so often that looking at all pairs would take long."""
+    if len(places) * count <= _MANY_PAIRS:
+        return places
+    near: set[int] = set()
+    for middle in (rank, len(places) - count + rank):
+        near.update(places[max(0, middle - _RANKS) : max(0, middle + _RANKS)])
+    return sorted(near)
+
+
+def _fill_gaps(wire: WireOutline, contexts: Sequence[ContextOutline], matched: set[int]) -> None:
+    """Give a position to each message that has none, between its neighbours' and never earlier than it may be."""
+    turns = [mark for mark in wire.marks if mark.is_turn]
+    positions = [mark.position for mark in turns]
+    gap: list[tuple[ContextOutline, Item]] = []
+    before = -1
+    for context in contexts:
+        for item in context.new:
+            if id(item) in matched:
+                free = turns[
+                    bisect.bisect_right(positions, before) : bisect.bisect_left(positions, item.position)
+                ]
+                _fill_gap(wire, gap, free, before)
+                before = item.position
+                gap = []
+            else:
+                gap.append((context, item))
+    _fill_gap(wire, gap, turns[bisect.bisect_right(positions, before) :], before)
+
+
+def _fill_gap(
+    wire: WireOutline, gap: Sequence[tuple[ContextOutline, Item]], free: Sequence[Mark], current: int
+) -> None:
+    """Give the messages of one gap to the turns that are free there; ``current`` is the turn before."""
+    for index, (_, item) in enumerate(gap):
+        mark = _command_of(item, free, current)
+        if mark is None:
+            continue
+        # What a command left parts the gap in two.
+        _fill_gap(wire, gap[:index], [each for each in free if each.position < mark.position], current)
+        item.position = _last_within(wire, mark)
+        rest = [each for each in free if each.position > item.position]
+        _fill_gap(wire, gap[index + 1 :], rest, item.position)
+        return
+    starters = [item for context, item in gap if context.begins_turn(item)]
+    takers = [mark for mark in free if wire.has_message(mark)]
+    if not takers and not wire.tells_steps:
+        takers = list(free)
+    if len(starters) < len(takers):
+        takers = takers[len(takers) - len(starters) :]
+    taken = {id(item): mark for item, mark in zip(starters, takers, strict=False)}
+    for _, item in gap:
+        if id(item) in taken:
+            current = max(current, taken[id(item)].position)
+        elif item.kind is Kind.INJECTED and not item.text.lstrip().startswith(_WITHIN_TURN):
+            # Of an unknown command, or none: the last that may have left it.
+            commands = [mark.position for mark in free if mark.is_command and not mark.ran]
+            current = max([current, *commands])
+        item.position = current
+
+
+#: How the messages that commands leave begin, and how the prompts of these commands do.
+_COMMANDS = (
+    ("<system>The user has imported context", ("/import", "[Imported context")),
+    ("<system>The user just ran `/init`", (_INIT,)),
+    ("<system>The user has added", ("/add-dir",)),
+)
+_WITHIN_TURN = ("<system-reminder>", "<notification ", "<system>You just got a D-Mail")
+
+
+def _command_of(item: Item, free: Sequence[Mark], current: int) -> Mark | None:
+    """Return the command that left a message, if it is known and free."""
+    if item.kind is Kind.INJECTED:
+        for start, prompts in _COMMANDS:
+            if item.text.lstrip().startswith(start):
+                for mark in free:
+                    if mark.position > current and (mark.text or "").lstrip().startswith(prompts):
+                        return mark
+    return None
+
+
+def _last_within(wire: WireOutline, mark: Mark) -> int:
+    """Return the last turn that began before this one ended: what a command leaves, it leaves at its end."""
+    turn = wire.turns[mark.position // 2]
+    if turn.end_offset is None:
+        return mark.position
+    return 2 * (bisect.bisect_left([each.offset for each in wire.turns], turn.end_offset) - 1)
+
+
+# --- where to cut ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    Where the context after a turn lies: which of the files, which bytes of it, and "" or what is missing.
+
+    ``file_index`` is -1 where there is no file at all.
+    """
+
+    file_index: int
+    spans: tuple[tuple[int, int], ...]
+    problem: str = ""
+
+
+def find_place(wire: WireOutline, contexts: Sequence[ContextOutline], turn_index: int) -> Place:
+    """
+    Find the context as it was when a turn ended. ``contexts`` are oldest first, the one in use last.
+
+    The outlines are worked on: use them for one search.
+    """
+    if not contexts:
+        return Place(-1, (), "there is no context")
+    _align(wire, contexts)
+    wanted = 2 * turn_index
+    chosen = max(index for index, since in enumerate(_in_use_since(wire, contexts)) if since <= wanted)
+    context = contexts[chosen]
+    later = next((item for item in context.new if item.position > wanted), None)
+    spans = ((0, context.size if later is None else later.start),)
+    if chosen > 0:
+        return Place(chosen, spans)
+    if any(item.position <= wanted for item in context.new if item.position >= 0):
+        return Place(chosen, spans)
+    needed = [mark for mark in wire.marks if mark.is_turn and wire.has_message(mark)]
+    if not any(mark.position <= wanted for mark in needed):
+        return Place(chosen, spans)
+    known_from = later.position if later is not None else 2 * len(wire.turns)
+    if context.has_summary and not any(wanted < mark.position < known_from for mark in needed):
+        return Place(chosen, spans, f"of the context up to turn {turn_index} only a summary is left")
+    return Place(chosen, tuple(context.system_prompts), f"the context up to turn {turn_index} is lost")
+
+
+def _in_use_since(wire: WireOutline, contexts: Sequence[ContextOutline]) -> Iterator[int]:
+    """For each file, yield the position of the first turn that ended in it."""
+    since = -1
+    latest = -1
+    rotations = iter(wire.rotations)
+    rotation = next(rotations, None)
+    yield since
+    for index, context in enumerate(contexts[1:], start=1):
+        latest = max([latest, *(item.position for item in contexts[index - 1].new)])
+        while rotation is not None and rotation < latest:
+            rotation = next(rotations, None)
+        following = (
+            item.position for each in contexts[index:] for item in each.new if item.position > latest
+        )
+        begins = next(following, 2 * len(wire.turns))
+        if _goes_on(context, latest):
+            since = max(since, latest)
+            if rotation == latest:
+                rotation = next(rotations, None)
+        elif rotation is not None and rotation < begins:
+            since = max(since, rotation)
+            rotation = next(rotations, None)
+        else:
+            since = max(since, begins)
+        yield since
+
+
+def _goes_on(context: ContextOutline, latest: int) -> bool:
+    """Tell whether a file's new part begins in the middle of a turn."""
+    for item in context.new:
+        if item.kind is not Kind.MARKER:
+            return item.kind is Kind.OTHER or item.position <= latest
+    return False
