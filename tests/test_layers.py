@@ -25,13 +25,13 @@ ROWS: tuple[tuple[str, ...], ...] = (
     # 1a: bytes, from the disk and in lines
     ("_fs", "_lines"),
     # 1b: shapes; nothing of files
-    ("wire.messages", "wire.records", "context.records", "_state_merge", "state"),
+    ("wire.messages", "wire.records", "context.records", "_state_merge"),
     # 1c: files; nothing of sessions
     ("_locking", "_append_log", "_appender", "_document"),
     # 2a: folds, records in and values out
     ("wire.scan", "wire.turns", "context.history", "context.alignment"),
     # 2b: the files of a session and of a work dir one by one, then the doors of their folders
-    ("wire.file", "context.file", "wire", "context", "metadata", "trust"),
+    ("wire.file", "context.file", "wire", "context", "state", "metadata", "trust"),
     # 3a: what a work dir holds
     (
         "_facts",

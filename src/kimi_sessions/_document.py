@@ -18,7 +18,7 @@ from . import _fs, layout
 from ._lines import decode_value
 from .errors import WriteError
 
-__all__ = ["Document", "dump_document", "read_document", "set_aside", "update_document"]
+__all__ = ["Document", "dump_document", "move_aside", "read_document", "set_aside", "update_document"]
 
 #: A document is small; a larger file of this name is something else, and reading it whole could take the memory.
 _LIMIT_BYTES = 16 << 20
@@ -144,6 +144,32 @@ def _copy_aside(name: str, kept: str, dir_fd: int) -> None:
             fs.close(target)
     finally:
         fs.close(source)
+
+
+def move_aside(name: str, kept: str, *, dir_fd: int) -> None:
+    """
+    Rename a document that has had its day to ``kept``, or to ``kept-2``, ``kept-3``… where that is taken.
+
+    One that is not there is passed over. The caller holds the lock. Raises OSError.
+    """
+    fs = _fs.active()
+    number = 1
+    free = kept
+    while _is_taken(free, dir_fd):
+        number += 1
+        free = f"{kept}-{number}"
+    try:
+        fs.rename(name, free, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except FileNotFoundError:
+        return
+
+
+def _is_taken(name: str, dir_fd: int) -> bool:
+    try:
+        _fs.active().stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def update_document(

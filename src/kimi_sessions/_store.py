@@ -469,7 +469,10 @@ class WorkDirStore:
         path = str(sessions)
         fs = _fs.active()
         self.refuse_taken(session_id)
-        fd = _fs.open_folder(path)
+        try:
+            fd = _fs.open_folder(path)
+        except OSError as error:
+            raise WriteError.of(error, path) from error
         try:
             try:
                 made = _fs.ensure_folder(session_id, dir_fd=fd)
@@ -558,19 +561,6 @@ class WorkDirStore:
         return self.trust.verify(session_id, document.value, state)
 
     # --- removing ------------------------------------------------------------------------------------------------
-
-    def keep_merged_metadata(self, folder_fd: int) -> None:
-        """Move a metadata.json that a save has merged out of the way; its bytes stay. Raises OSError."""
-        fs = _fs.active()
-        number = 1
-        name = layout.METADATA_MERGED
-        while _exists(name, folder_fd):
-            number += 1
-            name = f"{layout.METADATA_MERGED}-{number}"
-        try:
-            fs.rename(layout.METADATA, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-        except FileNotFoundError:
-            return
 
     def trash_path(self, sessions_path: str) -> str:
         """Return the trash folder that belongs to a sessions folder (a rename away on the same file system)."""

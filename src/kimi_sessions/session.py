@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _facts, _fs, ids, metadata
 from . import layout as _layout
-from ._document import Document, read_document, update_document
+from ._document import Document, move_aside, read_document, update_document
 from ._store import Listing, Located, SessionFolder, TrashEntry, WorkDirStore
 from ._text import clean
 from .errors import (
@@ -431,7 +431,7 @@ class Session:
                 if verdict.trusted and verdict.approvals_ok:
                     self._store.seal(self.id, fd, saved)
             if legacy.value is not None:
-                self._store.keep_merged_metadata(fd)
+                move_aside(_layout.METADATA, _layout.METADATA_MERGED, dir_fd=fd)
         self._verdict = None
         self._found.state = saved
         self._take_state(saved)

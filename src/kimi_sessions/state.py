@@ -1,7 +1,8 @@
 """The state of a session: the typed `SessionState`, and how its document is read and written.
 
-Values only: documents come in and go out as JSON objects (dicts), and no file is opened here. How two programs' changes
-to one document are merged is told in `_state_merge`, which needs no models.
+Documents come in and go out as JSON objects (dicts); `load_session_state` and `save_session_state` do it for a session
+folder that is known by its path alone. A `Session` has more to think of (what it changed itself, trust) and saves its
+own state. How two programs' changes to one document are merged is told in `_state_merge`, which needs no models.
 
 The document (`state.json`) is Kimi CLI's: every field below under its own name, with its own default, and whatever
 else stands in it is kept, at every level. Three shapes of it are told apart:
@@ -14,16 +15,28 @@ else stands in it is kept, at every level. Three shapes of it are told apart:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PlainSerializer, ValidationError
+
+from . import _document, _fs, layout
+from ._locking import StepLock, session_gone
+from ._state_merge import merge_legacy_metadata
+from .errors import SessionsError, WriteError
+
+if TYPE_CHECKING:
+    from .layout import StrPath
 
 __all__ = [
     "ApprovalState",
     "SessionState",
     "TodoItem",
     "dump_state",
+    "load_session_state",
     "parse_state",
+    "save_session_state",
 ]
 
 Document: TypeAlias = dict[str, Any]
@@ -127,3 +140,81 @@ def _in_field_order(path: tuple[int | str, ...]) -> tuple[int, int, str]:
     names = list(SessionState.model_fields)
     last = path[-1]
     return names.index(str(path[0])), last if isinstance(last, int) else 0, str(last)
+
+
+# ---- in a session folder -------------------------------------------------------------------------
+
+
+def load_session_state(session_dir: StrPath) -> SessionState:
+    """Return the state that a session folder holds on disk, whoever wrote it; nothing is written.
+
+    Defaults where there is no state, or none that can be read; a bad field has its own default. What an old
+    client's `metadata.json` adds is merged in memory. Never raises; what was bad is logged.
+    """
+    folder = Path(session_dir)
+    documents = []
+    for name in (layout.STATE, layout.METADATA):
+        document = _document.read_document(str(folder / name))
+        if document.problem:
+            _log_warning(f"{folder / name}: {document.problem}")
+        documents.append(document.value)
+    state, bad = parse_state(merge_legacy_metadata(documents[0] or {}, documents[1])[0])
+    if bad:
+        _log_warning(f"{folder / layout.STATE}: no usable value in {', '.join(bad)}; defaults stand in")
+    return state
+
+
+def save_session_state(state: SessionState, session_dir: StrPath) -> None:
+    """Make a state the one that a session folder holds. Durable when it returns.
+
+    The whole state is written, under the folder's lock where there is one; what the document holds besides, and a value
+    that could not be read and was not changed, stays. A damaged document is set aside first, and an old client's
+    `metadata.json` moved out of the way, since the state now says all of it. In a sealed session, approvals that are
+    changed this way read as none until the session is trusted anew.
+
+    Raises WriteError (then the old document is in place, and nothing else is left), SessionBusyError, ValueError.
+    """
+    mine = dump_state(state)
+    folder = Path(session_dir)
+    try:
+        fd = _fs.open_folder(folder, follow=True)
+    except OSError as error:
+        raise WriteError.of(error, str(folder)) from error
+    lock_path = folder / layout.LOCK
+    lock = StepLock(str(lock_path), gone=session_gone(folder.name, str(folder.parent)))
+    try:
+        with lock if lock_path.exists() else nullcontext():
+            legacy = _document.read_document(layout.METADATA, dir_fd=fd)
+
+            def change(document: _document.Document) -> Document:
+                disk = document.value or {}
+                return _laid_over(disk, dump_state(parse_state(disk)[0]), mine)
+
+            _document.update_document(layout.STATE, change, dir_fd=fd, folder=str(folder))
+            if legacy.value is not None:
+                _document.move_aside(layout.METADATA, layout.METADATA_MERGED, dir_fd=fd)
+    except SessionsError:
+        raise
+    except OSError as error:
+        raise WriteError.of(error, str(folder)) from error
+    finally:
+        _fs.active().close(fd)
+        lock.close()
+
+
+def _laid_over(disk: Mapping[str, Any], view: Mapping[str, Any], mine: Mapping[str, Any]) -> Document:
+    """The disk's document with my values; one that says what the view of the disk says keeps the disk's spelling."""
+    merged = dict(disk)
+    for key, value in mine.items():
+        there, seen = disk.get(key), view.get(key)
+        if isinstance(there, dict) and isinstance(seen, dict) and isinstance(value, dict):
+            merged[key] = _laid_over(there, seen, value)
+        elif key not in disk or value != seen:
+            merged[key] = value
+    return merged
+
+
+def _log_warning(message: str) -> None:
+    import logging
+
+    logging.getLogger("kimi_sessions").warning("%s", message)
