@@ -39,6 +39,7 @@ __all__ = [
     "bad_extra_fields",
     "bad_state_fields",
     "log_lines",
+    "survey_flat",
     "survey_folder",
 ]
 
@@ -375,6 +376,11 @@ class _Surveyor:
                 self.survey.is_session = False
         return self.survey
 
+    def flat(self, fd: int, name: str, mode: int, *, live: bool) -> None:
+        """Look at one context that lies outside any session folder."""
+        self._mode(mode, (name,), _fs.FILE_MODE)
+        self._context(fd, (name,), live=live)
+
     def _visit(self, fd: int, parts: tuple[str, ...]) -> None:
         fs = _fs.active()
         try:
@@ -693,3 +699,14 @@ _EXTRA_FIELDS: Mapping[str, Callable[[Any], bool]] = {
 def survey_folder(fd: int) -> Survey:
     """Look at everything in an open session folder. Never raises for what a file holds."""
     return _Surveyor(time.time()).run(fd)
+
+
+def survey_flat(fd: int, name: str, *, live: bool) -> Survey:
+    """Look at an old client's flat file in an open sessions folder: a context that is not in its folder yet."""
+    surveyor = _Surveyor(time.time())
+    try:
+        found = _fs.active().stat(name, dir_fd=fd, follow_symlinks=False)
+        surveyor.flat(fd, name, found.st_mode, live=live)
+    except OSError as error:
+        surveyor.unreadable((name,), error)
+    return surveyor.survey

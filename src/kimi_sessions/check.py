@@ -25,7 +25,7 @@ from ._document import read_document
 from ._facts import Facts, read_facts
 from ._locking import read_holder
 from ._store import Located, WorkDirStore
-from ._survey import Issue, LogTotals, Remedy, Survey, survey_folder
+from ._survey import Issue, LogTotals, Remedy, Survey, survey_flat, survey_folder
 from ._text import clean
 from .errors import InvalidIdError, NotFoundError, SessionNotFoundError, WriteError
 from .findings import Finding
@@ -166,7 +166,13 @@ def _survey_below(root_fd: int, session: Session) -> Survey:
             if not survey.is_session and not flats:
                 raise _gone(str(session.path))
             _around(survey, session, fd)
-        survey.issues.extend(_flat_issue(root_fd, name, session.id, fd) for name in flats)
+        for name in flats:
+            issue = _flat_issue(root_fd, name, session.id, fd)
+            survey.issues.append(issue)
+            if issue.is_note:
+                flat = survey_flat(root_fd, name, live=flat_target(name, session.id) == _layout.CONTEXT)
+                survey.issues.extend(flat.issues)
+                survey.logs.extend(flat.logs)
     finally:
         if fd >= 0:
             _fs.active().close(fd)

@@ -265,7 +265,7 @@ def test_no_byte_is_lost_by_a_repair(
         whole = b"\n".join(line for line in now.split(b"\n") if INTERRUPTED.encode() not in line)
         for line in whole.split(b"\n"):
             assert line in before or line == HEADER.replace(" ", "").encode()
-        assert said(before) - said(whole) - said(b"".join(pieces)) == Counter()
+        assert said(before) - said(whole) - said(b" ".join(pieces)) == Counter()
 
 
 def said(data: bytes) -> Counter[int]:

@@ -1,0 +1,204 @@
+"""
+``kimi-sessions doctor``: what is wrong with sessions, and with ``--repair`` what was done about it.
+
+Without ``--repair`` nothing at all is written, not even where a listing would move an old client's file into place. The
+exit code is 5 where there is something to do, 0 where there is not; after a repair, 5 where something is left that only
+a person can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kimi_sessions import clean
+
+from ._exit import DAMAGED, OK, USAGE, Failed, code_of, complain, say
+from ._options import where
+from ._render import clean_path, out, print_json
+from ._where import Where, in_line
+
+if TYPE_CHECKING:
+    from kimi_sessions import Finding
+    from kimi_sessions.check import Report, StoreReport
+    from kimi_sessions.repair import Action, RepairReport
+
+__all__ = ["command"]
+
+#: Loose modes come in dozens where another client wrote; more than so many are told in one line.
+_MODES_IN_FULL = 3
+
+
+def command(
+    ctx: typer.Context,
+    *,
+    session_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID]",
+            help="A session's id, a unique beginning of one, or @last; without one, all of the work dir.",
+            show_default=False,
+        ),
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Act on what is found; nothing is thrown away.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: only tell what would be done.")
+    ] = False,
+) -> None:
+    """
+    Check sessions for damage, and repair them.
+
+    Without --repair nothing is changed. A repair keeps what it takes out: torn pieces in a .torn file, the whole log
+    from before as .before-repair-N, a damaged document as .damaged-N. Stop the agent first: a held session is refused.
+    """
+    if dry_run and not repair:
+        raise Failed("--dry-run goes with --repair; without that, nothing is changed anyway", USAGE)
+    place = where(ctx)
+    report = _check(place, session_id)
+    if not repair:
+        if place.as_json:
+            print_json(_as_json(report))
+        else:
+            _print(report, whole=session_id is not None)
+        raise typer.Exit(OK if report.clean else DAMAGED)
+    raise typer.Exit(_repair(place, report, session_id, dry_run=dry_run))
+
+
+def _check(place: Where, session_id: str | None) -> StoreReport:
+    """Check one session, or the store with all of them."""
+    from kimi_sessions.check import StoreReport, check, check_work_dir, find_as_it_lies
+
+    if session_id is None:
+        return in_line(check_work_dir(place.work_dir, layout=place.layout))
+    session = in_line(find_as_it_lies(place.work_dir, session_id, layout=place.layout))
+    return StoreReport(str(place.work_dir), sessions=(in_line(check(session)),))
+
+
+def _repair(place: Where, before: StoreReport, session_id: str | None, *, dry_run: bool) -> int:
+    """Repair what has findings; one session that can't be repaired does not stop the others. Return the exit code."""
+    from kimi_sessions import SessionsError
+    from kimi_sessions.repair import repair_store
+
+    actions: list[Action] = []
+    repairs: list[RepairReport] = []
+    code = OK
+    if session_id is None:
+        actions = in_line(repair_store(place.work_dir, layout=place.layout, dry_run=dry_run))
+    for report in before.sessions:
+        if report.clean:
+            continue
+        try:
+            repairs.append(_repair_one(place, report, dry_run=dry_run))
+        except SessionsError as error:
+            complain(f"session {report.session_id}: {error}")
+            code = code or code_of(error)
+    after = before if dry_run else _check_again(place, before, session_id)
+    if place.as_json:
+        print_json(_as_json(after, dry_run=dry_run, actions=actions, repairs=repairs))
+    else:
+        _print_repairs(after, actions, repairs, dry_run=dry_run)
+    return code or (OK if after.clean else DAMAGED)
+
+
+def _repair_one(place: Where, report: Report, *, dry_run: bool) -> RepairReport:
+    from kimi_sessions import Session
+    from kimi_sessions.check import find_as_it_lies
+    from kimi_sessions.repair import repair
+
+    if dry_run:
+        session = in_line(find_as_it_lies(place.work_dir, report.session_id, layout=place.layout))
+    else:
+        session = in_line(Session.open(place.work_dir, report.session_id, layout=place.layout))
+    return in_line(repair(session, dry_run=dry_run))
+
+
+def _check_again(place: Where, before: StoreReport, session_id: str | None) -> StoreReport:
+    # By its whole id: what was meant by @last may be another session now.
+    return _check(place, None if session_id is None else before.sessions[0].session_id)
+
+
+def _as_json(
+    report: StoreReport,
+    *,
+    dry_run: bool = False,
+    actions: Iterable[Action] = (),
+    repairs: Iterable[RepairReport] = (),
+) -> dict[str, Any]:
+    return {
+        "work_dir": report.work_dir,
+        "clean": report.clean,
+        "findings": [finding.as_dict() for finding in report.findings],
+        "notes": [note.as_dict() for note in report.notes],
+        "sessions": [each.as_dict() for each in report.sessions],
+        "dry_run": dry_run,
+        "actions": [action.as_dict() for action in actions],
+        "repairs": [each.as_dict() for each in repairs],
+    }
+
+
+# --- for people --------------------------------------------------------------------------------------------------
+
+
+def _print(report: StoreReport, *, whole: bool) -> None:
+    """Print findings and notes; of sessions in a row, the clean ones only by their number."""
+    _print_findings("the store", report.findings, report.notes)
+    for each in report.sessions:
+        notes = each.notes if whole else [note for note in each.notes if note.kind != "worktree"]
+        if whole or each.findings:
+            _print_findings(each.session_id, each.findings, notes)
+    out(_summary(report))
+    if not report.clean:
+        say("'kimi-sessions doctor --repair' acts on them; with --dry-run it tells what it would do")
+
+
+def _print_findings(name: str, findings: Iterable[Finding], notes: Iterable[Finding]) -> None:
+    lines = [*_in_lines(list(findings)), *(f"  note: {note}" for note in notes)]
+    if lines:
+        out(f"{clean_path(name)}:")
+        for line in lines:
+            out(clean(line))
+
+
+def _in_lines(findings: list[Finding]) -> list[str]:
+    loose = [finding for finding in findings if finding.kind == "loose-mode"]
+    if len(loose) <= _MODES_IN_FULL:
+        return [f"  {finding}" for finding in findings]
+    rest = [f"  {finding}" for finding in findings if finding.kind != "loose-mode"]
+    return [*rest, f"  {len(loose)} files and folders are open to other users (--json names them)"]
+
+
+def _summary(report: StoreReport) -> str:
+    damaged = [each for each in report.sessions if each.findings]
+    number = len(report.findings) + sum(len(each.findings) for each in damaged)
+    checked = _count(len(report.sessions), "session") + " checked"
+    if not number:
+        return f"{checked}, nothing found"
+    return f"{checked}, {_count(number, 'finding')} in {_count(len(damaged), 'session')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _print_repairs(
+    after: StoreReport, actions: list[Action], repairs: list[RepairReport], *, dry_run: bool
+) -> None:
+    for name, done in (("the store", actions), *((each.session_id, each.actions) for each in repairs)):
+        if done:
+            out(f"{clean_path(name)}:")
+            for action in done:
+                out(f"  {clean(str(action))}")
+    number = len(actions) + sum(len(each.actions) for each in repairs)
+    if dry_run:
+        out(f"{_count(number, 'thing')} to do; nothing was changed")
+        return
+    out(f"{_count(number, 'thing')} done")
+    if not after.clean:
+        out("left for you:")
+        _print_findings("the store", after.findings, ())
+        for each in after.sessions:
+            _print_findings(each.session_id, each.findings, ())

@@ -1,0 +1,240 @@
+"""The doctor command: what it finds, what it mends, what it prints where, and its exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kimi_sessions import Session
+
+from .conftest import Done, Run
+
+TURN = (
+    b'{"type": "metadata", "protocol_version": "1.10"}\n'
+    b'{"timestamp": 5.0, "message": {"type": "TurnBegin", "payload": {"user_input": "hi"}}}\n'
+    b'{"timestamp": 6.0, "message": {"type": "TurnEnd", "payload": {}}}\n'
+)
+USER = b'{"role":"user","content":"hi"}\n'
+CALL = (
+    b'{"role":"assistant","content":"","tool_calls":[{"type":"function","id":"a",'
+    b'"function":{"name":"Read","arguments":"{}"}}]}\n'
+)
+
+
+def tree(root: Path) -> dict[str, tuple[int, int, str]]:
+    """Give everything that a write could change."""
+    return {
+        str(path): (
+            path.lstat().st_mode,
+            path.lstat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
+        )
+        for path in [root, *sorted(root.rglob("*"))]
+    }
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a private file."""
+    path.write_bytes(data)
+    path.chmod(0o600)
+
+
+@pytest.fixture
+def doctor(run: Run) -> Run:
+    """Give a function that calls the command."""
+    return lambda *args: run("doctor", *args)
+
+
+@pytest.fixture
+def folders(work_dir: Path) -> dict[str, Path]:
+    """Give the folders of two sessions, a healthy one and one that is damaged in three ways."""
+    found = {}
+    for name in ("healthy", "broken"):
+        session = asyncio.run(Session.create(work_dir, name))
+        put(session.path / "wire.jsonl", TURN)
+        put(session.path / "context.jsonl", USER)
+        found[name] = session.path
+    put(found["broken"] / "wire.jsonl", TURN + b'{"timestamp": 1, "mess\n')
+    put(found["broken"] / "context.jsonl", USER + CALL)
+    put(found["broken"] / "state.json", b"{")
+    return found
+
+
+def test_findings_are_printed_with_file_line_and_reason_and_nothing_is_changed(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """Exit code 5, data on stdout, the hint on stderr, and no byte or time differs afterwards."""
+    before = tree(work_dir)
+    answer = doctor()
+    assert answer.code == 5
+    assert "wire.jsonl:4: a torn record" in answer.out
+    assert "the call of Read (a) has no result" in answer.out
+    assert "2 sessions checked, 3 findings in 1 session" in answer.out
+    assert "healthy" not in answer.out
+    assert "--repair" in answer.err
+    assert tree(work_dir) == before
+
+
+def test_one_session_can_be_checked_by_id_beginning_or_as_the_last(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """A clean one gives exit code 0."""
+    answer = doctor("heal")
+    assert (answer.code, answer.out, answer.err) == (0, "1 session checked, nothing found\n", "")
+    assert doctor("broken").code == 5
+
+
+def test_json_has_the_same_keys_whatever_is_found(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """One document; each finding has kind, file, line, offset, length and reason."""
+    broken, healthy = doctor("--json"), doctor("healthy", "--json")
+    assert (broken.code, healthy.code, broken.err, healthy.err) == (5, 0, "", "")
+    assert set(broken.data) == set(healthy.data)
+    assert (broken.data["clean"], healthy.data["clean"]) == (False, True)
+    sessions = {each["id"]: each for each in broken.data["sessions"]}
+    assert sessions["healthy"]["findings"] == []
+    [torn] = [each for each in sessions["broken"]["findings"] if each["file"] == "wire.jsonl"]
+    assert torn == {
+        "kind": "damaged-line",
+        "file": "wire.jsonl",
+        "reason": "a torn record",
+        "line_number": 4,
+        "offset": len(TURN),
+        "length": 22,
+    }
+    assert {log["file"]: log["records"] for log in sessions["broken"]["logs"]} == {
+        "wire.jsonl": 2,
+        "context.jsonl": 2,
+    }
+
+
+def test_a_dry_run_tells_what_a_repair_then_does(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """The dry run changes nothing; the repair does the same things, and the next check finds nothing."""
+    before = tree(work_dir)
+    planned = doctor("--repair", "--dry-run", "--json")
+    assert planned.code == 5
+    assert tree(work_dir) == before
+    done = doctor("--repair", "--json")
+    assert (done.code, done.data["clean"]) == (0, True)
+    [plan], [deed] = planned.data["repairs"], done.data["repairs"]
+    assert [(each["file"], each["what"]) for each in plan["actions"]] == [
+        (each["file"], each["what"]) for each in deed["actions"]
+    ]
+    assert deed["left"] == []
+    assert (folders["broken"] / "wire.jsonl.torn").exists()
+    after = tree(work_dir)
+    assert doctor().code == 0
+    again = doctor("--repair")
+    assert (again.code, again.out) == (0, "0 things done\n")
+    assert tree(work_dir) == after
+
+
+def test_a_repair_says_in_words_what_it_did(doctor: Run, work_dir: Path, folders: dict[str, Path]) -> None:
+    """File, deed and the name of what is kept, per session."""
+    answer = doctor("broken", "--repair")
+    assert answer.code == 0
+    assert (
+        "wire.jsonl: move a damaged piece to the .torn file (kept as wire.jsonl.before-repair-1)"
+        in answer.out
+    )
+    assert "context.jsonl: close a tool call without a result" in answer.out
+    assert "3 things done" in answer.out
+
+
+def test_a_held_session_is_refused_and_the_others_are_repaired(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """Exit code 4 and the holder on stderr; what could be repaired was."""
+    put(folders["healthy"] / "state.json", b"{")
+
+    async def held() -> None:
+        async with (await Session.open(work_dir, "broken")).hold("agent-smith"):
+            await asyncio.to_thread(lambda: answers.append(doctor("--repair")))
+
+    answers: list[Done] = []
+    asyncio.run(held())
+    [answer] = answers
+    assert answer.code == 4
+    assert "agent-smith" in answer.err
+    assert json.loads((folders["healthy"] / "state.json").read_bytes())["version"] == 1
+    assert (folders["broken"] / "state.json").read_bytes() == b"{"
+
+
+def test_what_only_a_person_can_mend_is_left_and_said(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """A link among the sessions stays; the exit code says that something is left."""
+    (folders["broken"].parent / "linked").symlink_to("/")
+    answer = doctor("--repair")
+    assert answer.code == 5
+    assert "left for you:" in answer.out
+    assert "linked: a link in a sessions folder; not followed" in answer.out
+    assert (folders["broken"].parent / "linked").is_symlink()
+
+
+def test_a_session_that_is_not_there_is_an_error(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """Exit code 3 with near matches; an id that can't be one is a wrong usage."""
+    answer = doctor("brokem")
+    assert (answer.code, answer.out) == (3, "")
+    assert "broken" in answer.err
+    assert doctor("../x").code == 2
+    assert doctor("--dry-run").code == 2
+
+
+def test_a_work_dir_without_a_store_is_clean(doctor: Run, work_dir: Path) -> None:
+    """Nothing is made by looking."""
+    answer = doctor()
+    assert (answer.code, answer.out) == (0, "0 sessions checked, nothing found\n")
+    assert os.listdir(work_dir) == []
+
+
+def test_a_flat_file_of_an_old_client_stays_until_a_repair(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """The check looks at it where it lies; the repair moves it into its folder and mends it."""
+    flat = folders["broken"].with_name("old.jsonl")
+    put(flat, USER + b"{torn\n")
+    answer = doctor("old")
+    assert answer.code == 5
+    assert "old.jsonl:2: a torn record" in answer.out
+    assert flat.exists()
+    assert doctor("old", "--repair").code == 0
+    assert not flat.exists()
+    assert (folders["broken"].with_name("old") / "context.jsonl").read_bytes() == USER
+
+
+def test_nothing_a_session_holds_reaches_the_terminal_raw(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """Escapes in names of files and tools are taken out of every line."""
+    put(
+        folders["broken"] / "context.jsonl",
+        CALL.replace(b"Read", b"\\u001b[31mRead").replace(b'"a"', b'"\\u009b2J"'),
+    )
+    put(folders["broken"] / "\x1b]0;x\x07.txt", b"")
+    (folders["broken"] / "\x1b]0;x\x07.txt").chmod(0o666)
+    answer = doctor()
+    assert not any(char in answer.out + answer.err for char in ("\x1b", "\x07", "\x9b"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+def test_a_store_that_can_t_be_written_is_checked_all_the_same(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """A check of a read-only session works; its repair says that it could not write, with exit code 7."""
+    folders["broken"].chmod(0o500)
+    try:
+        assert doctor("broken").code == 5
+        assert doctor("broken", "--repair").code == 7
+    finally:
+        folders["broken"].chmod(0o700)
