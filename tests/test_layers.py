@@ -53,7 +53,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "catalog._text",
         "catalog._scope",
         "catalog.stats",
-        "catalog.search",
+        "catalog.searching",
         "catalog",
     ),
     # 4: the front door, and those who come in by it

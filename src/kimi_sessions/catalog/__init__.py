@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from kimi_sessions._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .search import Hit, SearchResult, search
+    from .searching import Hit, SearchResult, search
     from .stats import SessionStats, session_stats, total, work_dir_stats
 
 __all__ = ["Hit", "SearchResult", "SessionStats", "search", "session_stats", "total", "work_dir_stats"]
 
 _HOMES = {
-    "Hit": ".search",
-    "SearchResult": ".search",
+    "Hit": ".searching",
+    "SearchResult": ".searching",
     "SessionStats": ".stats",
-    "search": ".search",
+    "search": ".searching",
     "session_stats": ".stats",
     "total": ".stats",
     "work_dir_stats": ".stats",
