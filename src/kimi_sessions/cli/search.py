@@ -72,7 +72,7 @@ def command(
     now = time.time()
     width = line_width()
     for hit in result.hits:
-        out(fit(_head(hit, now, all_dirs=all_dirs), width))
+        out(_head(hit, now, all_dirs=all_dirs))
         out(fit("    " + hit.snippet, width))
     if result.more:
         complain(f"these are the newest {len(result.hits)}; --limit 0 shows all", kind="note")

@@ -1,0 +1,62 @@
+"""`kimi-sessions stats`: figures of one session, and of all."""
+
+from __future__ import annotations
+
+import json
+
+from .conftest import Make, Run
+
+
+def test_one_session_is_counted(run: Run, make: Make) -> None:
+    """By its id or a unique beginning; the title first, then the figures."""
+    session = make("Hello", "And more")
+    done = run("stats", session.id[:8])
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0] == "Hello"
+    assert "turns        2" in done.out.splitlines()
+    data = run("stats", session.id, "--json").data
+    assert (data["id"], data["turns"], data["records"]) == (session.id, 2, 6)
+    assert data["first_at_iso"] == "2023-11-14T22:13:20.000Z"
+    assert data["active_s"] == 62.0
+
+
+def test_a_work_dir_is_summed_up(run: Run, make: Make) -> None:
+    """Each session and the total."""
+    make("One", "Two")
+    make("Three")
+    done = run("stats")
+    assert done.out.splitlines()[:2] == ["2 sessions", "turns        3"]
+    data = run("stats", "--json").data
+    assert sorted(session["turns"] for session in data["sessions"]) == [1, 2]
+    assert data["total"]["turns"] == 3
+    assert run("stats", "--all-dirs", "--json").data["total"] == data["total"]
+
+
+def test_tools_are_listed_by_how_often_they_were_called(run: Run, make: Make) -> None:
+    """The most used first, with what failed."""
+    session = make("Hello")
+    with (session.path / "wire.jsonl").open("ab") as file:
+        for number, (tool, failed) in enumerate([("Shell", True), ("Shell", False), ("\x1b[1mGrep", False)]):
+            for kind, payload in (
+                ("ToolCall", {"id": str(number), "function": {"name": tool, "arguments": "{}"}}),
+                ("ToolResult", {"tool_call_id": str(number), "return_value": {"is_error": failed}}),
+            ):
+                record = {"timestamp": 1_700_000_003.0, "message": {"type": kind, "payload": payload}}
+                file.write(json.dumps(record).encode() + b"\n")
+    lines = run("stats", session.id).out.splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("CALLS"))
+    assert [line.split() for line in lines[at + 1 :]] == [["2", "1", "Shell"], ["1", "0", "[1mGrep"]]
+
+
+def test_an_empty_work_dir_has_zeroes(run: Run) -> None:
+    """No session is no failure."""
+    done = run("stats")
+    assert done.code == 0
+    assert done.out.startswith("0 sessions\nturns        0\n")
+
+
+def test_a_session_that_is_not_there_is_said(run: Run, make: Make) -> None:
+    """Exit code 3; an id beside --all-dirs is wrong usage."""
+    make("Hello")
+    assert run("stats", "nothere").code == 3
+    assert run("stats", "x", "--all-dirs").code == 2
