@@ -25,7 +25,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "list": Command("list", "List sessions, newest first.", aliases=("ls",)),
+    "list": Command("list_", "List sessions, newest first.", aliases=("ls",)),
     "show": Command("show", "Show one session: its facts, then the conversation.", takes_id=True),
     "search": Command("search", "Find messages that hold all words of QUERY, newest first."),
     "stats": Command("stats", "Count turns, tool calls, tokens and time.", takes_id=True),

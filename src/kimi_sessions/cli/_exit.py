@@ -100,6 +100,9 @@ def guarded(step: Callable[[], int]) -> int:
     try:
         code = step()
         sys.stdout.flush()
+    except SystemExit as error:
+        # The parser's own way to end, after what it printed itself.
+        return error.code if isinstance(error.code, int) else OK
     except KeyboardInterrupt:
         complain("interrupted")
         return INTERRUPTED
@@ -173,7 +176,7 @@ def _usable(stream: TextIO | None) -> TextIO:
     Text from sessions is in every script, and a person's locale may know only one.
     """
     if stream is None:
-        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives as long as the program
+        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - lives as long as the program
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")

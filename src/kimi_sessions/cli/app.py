@@ -7,6 +7,7 @@ before and after its name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -112,11 +113,12 @@ def _program(
 ) -> None:
     """Sessions of coding agents, kept as folders of plain files."""
     if ctx.invoked_subcommand is None:
-        from .list import command
+        from .list_ import command
 
         command(ctx)
 
 
+@functools.cache
 def _build() -> Any:
     app = typer.Typer(
         cls=_Group,
