@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kimi_sessions._fs import FileSystem, OsFileSystem
+from kimi_sessions._fs import OsFileSystem
 
 __all__ = ["FailingFs", "RecordingFs", "UnsyncedFs", "failing_calls"]
 
@@ -20,17 +20,32 @@ __all__ = ["FailingFs", "RecordingFs", "UnsyncedFs", "failing_calls"]
 # a program does after `close` has failed is the same as if it had not.
 UNBREAKABLE = frozenset({"close", "flock"})
 
-NAMES = tuple(FileSystem.__annotations__)
+NAMES = frozenset(name for name in vars(OsFileSystem) if not name.startswith("_"))
+assert NAMES > UNBREAKABLE, "the seam has lost its calls: nothing would ever fail"
+
+
+class UnsyncedFs(OsFileSystem):
+    """The real file system that never waits for the disk: for tests of what is written, not of when."""
+
+    @staticmethod
+    def fsync(fd: int) -> None:  # type: ignore[override]
+        """Notice a closed descriptor, and nothing else."""
+        os.fstat(fd)
+
+    @staticmethod
+    def fdatasync(fd: int) -> None:  # type: ignore[override]
+        """Notice a closed descriptor, and nothing else."""
+        os.fstat(fd)
 
 
 class RecordingFs:
-    """The real file system, and the names of the calls that went through it, in order."""
+    """The real file system, without waiting for the disk, and the names of the calls made of it, in order."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        real: Callable[..., Any] = getattr(OsFileSystem, name)
+        real: Callable[..., Any] = getattr(UnsyncedFs, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.calls.append(name)
@@ -52,7 +67,7 @@ class FailingFs(RecordingFs):
     """
 
     def __init__(
-        self, nth: int, *, code: int = errno.EIO, names: frozenset[str] = frozenset(NAMES) - UNBREAKABLE
+        self, nth: int, *, code: int = errno.EIO, names: frozenset[str] = NAMES - UNBREAKABLE
     ) -> None:
         super().__init__()
         self.nth = nth
@@ -71,20 +86,6 @@ class FailingFs(RecordingFs):
             raise OSError(self.code, os.strerror(self.code), f"call {self.nth}, {name}")
 
 
-class UnsyncedFs(OsFileSystem):
-    """The real file system that never waits for the disk: for tests of what is written, not of when."""
-
-    @staticmethod
-    def fsync(fd: int) -> None:  # type: ignore[override]
-        """Notice a closed descriptor, and nothing else."""
-        os.fstat(fd)
-
-    @staticmethod
-    def fdatasync(fd: int) -> None:  # type: ignore[override]
-        """Notice a closed descriptor, and nothing else."""
-        os.fstat(fd)
-
-
 def failing_calls(*, most: int = 5000, **kwargs: Any) -> Iterator[FailingFs]:
     """Give file systems that fail at call 1, 2, 3 …; ends after the first that was not brought to fail.
 
@@ -94,6 +95,7 @@ def failing_calls(*, most: int = 5000, **kwargs: Any) -> Iterator[FailingFs]:
         fs = FailingFs(nth, **kwargs)
         yield fs
         if not fs.failed:
+            assert nth > 1, "the step made no call that could fail"
             return
     message = f"still failing after {most} calls"
     raise AssertionError(message)

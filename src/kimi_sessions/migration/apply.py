@@ -74,26 +74,37 @@ def apply_plan(
     """
     run = _Run(secrets.token_hex(6), time.time(), progress or _no_progress, waiting)
     reports: dict[str, list[Batch]] = {}
-    for batch in plan.batches:
-        if batch.target is None:
-            continue
-        try:
-            if make_dirs and isinstance(batch.layout, ProjectLayout):
-                batch.target.mkdir(parents=True, exist_ok=True)
-            target = Target(batch.layout, batch.target)
-            with target.owned(waiting) as sessions_fd:
-                _carry_batch(batch, target, sessions_fd, run)
-                if move:
-                    _move_batch(batch, target)
-            reports.setdefault(target.folder, []).append(batch)
-        except (WriteError, OSError, SessionsError) as error:
-            if isinstance(error, TimeoutError):
-                raise
-            for item in batch.items:
-                if item.status is Status.PLANNED:
-                    item.status, item.reason = Status.FAILED, str(error)
-                    item.write_failed = isinstance(error, OSError)
+    try:
+        for batch in plan.batches:
+            if batch.target is not None:
+                _apply_batch(
+                    batch, Target(batch.layout, batch.target), reports, run, move=move, make_dirs=make_dirs
+                )
+    except BaseException:
+        # Also of a run that somebody stops there is to be an account.
+        _write_reports(plan, reports, run)
+        raise
     return _write_reports(plan, reports, run)
+
+
+def _apply_batch(
+    batch: Batch, target: Target, reports: dict[str, list[Batch]], run: _Run, *, move: bool, make_dirs: bool
+) -> None:
+    try:
+        if make_dirs and isinstance(batch.layout, ProjectLayout):
+            target.work_dir.mkdir(parents=True, exist_ok=True)
+        with target.owned(run.waiting) as sessions_fd:
+            reports.setdefault(target.folder, []).append(batch)
+            _carry_batch(batch, target, sessions_fd, run)
+            if move:
+                _move_batch(batch, target)
+    except SessionBusyError:
+        raise
+    except (OSError, SessionsError) as error:
+        for item in batch.items:
+            if item.status is Status.PLANNED:
+                item.status, item.reason = Status.FAILED, str(error)
+                item.write_failed = isinstance(error, OSError)
 
 
 def _no_progress(_session: SourceSession, _size: int) -> None:
@@ -175,26 +186,50 @@ def _carry(item: Item, batch: Batch, target: Target, sessions_fd: int, run: _Run
         _complete(item, result, target, run)
     elif item.status is Status.PRESENT and result is not None:
         item.files = result.same
-        _count_present(item, target)
-        run.progress(session, session.size_bytes)
-        mark = target.read_mark(session.id)
-        if mark is not None and mark.run != run.id and not target.has_report_of(mark.run):
-            # The run that added it was stopped before its report: it is told, and can be taken back, in this one.
-            item.status, item.reason = Status.ADDED, "by an earlier run that did not come to its end"
-            target.write_mark(session.id, Mark(run.id, mark.source, mark.files))
-    else:
+        _look_after_present(item, target, run)
+    if item.status is not Status.ADDED:
         run.progress(session, session.size_bytes)
 
 
-def _count_present(item: Item, target: Target) -> None:
-    path = target.find(item.session.id)
+def _look_after_present(item: Item, target: Target, run: _Run) -> None:
+    """Count what is there already, and make up for what a run that was stopped did not come to."""
+    session = item.session
+    path = target.find(session.id)
     if path is None:
-        return
+        raise FileNotFoundError(errno.ENOENT, "the session was removed meanwhile", session.id)
+    mark = target.read_mark(session.id)
     fd = _fs.open_folder(path)
     try:
         _prove(item, fd)
+        if mark is not None and _lacks_its_seal(item, target, fd):
+            item.notes.extend(_seal(item, target, fd))
+            mark.made = [*mark.made, layout.SEAL]
     finally:
         _fs.active().close(fd)
+    if mark is not None and mark.run != run.id and not target.has_report_of(mark.run):
+        # The run that added it was stopped before its report: it is told, and can be taken back, in this one.
+        item.status, item.reason = Status.ADDED, "by an earlier run that did not come to its end"
+        item.made = mark.made
+        target.write_mark(session.id, Mark(run.id, mark.source, mark.files, mark.made))
+        run.progress(session, session.size_bytes)
+
+
+def _lacks_its_seal(item: Item, target: Target, fd: int) -> bool:
+    if not target.layout.sealed or item.session.era == NO_LOG or read_document(layout.SEAL, dir_fd=fd).exists:
+        return False
+    # A state that is not the source's own could allow anything; it is not for a migration to vouch for.
+    carried = any(facts.name == layout.STATE for facts in item.files)
+    return carried or not read_document(layout.STATE, dir_fd=fd).exists
+
+
+def _seal(item: Item, target: Target, fd: int) -> list[str]:
+    """Seal a session with what its state allows; return what was in the way. Raises OSError, WriteError."""
+    document = read_document(layout.STATE, dir_fd=fd)
+    if document.exists and document.mark is None:
+        # Not damaged, which would be carried as it is, but unreadable for now: sealed without it, it would change.
+        raise OSError(errno.EIO, f"{layout.STATE} {document.problem}", layout.STATE)
+    problems = target.store.seal(item.session.id, fd, document.value or {})
+    return [problem.reason for problem in problems]
 
 
 def _add(item: Item, batch: Batch, target: Target, sessions_fd: int, run: _Run) -> None:
@@ -232,7 +267,8 @@ def _add(item: Item, batch: Batch, target: Target, sessions_fd: int, run: _Run) 
 def _mark_of(item: Item, run: _Run) -> Mark:
     session = item.session
     source = os.path.join(session.sessions_path, session.places[0] if session.places else session.id)
-    return Mark(run.id, source, {facts.name: (facts.size_bytes, facts.sha256) for facts in item.files})
+    files = {facts.name: (facts.size_bytes, facts.sha256) for facts in item.files}
+    return Mark(run.id, source, files, item.made)
 
 
 def _fill(item: Item, fd: int, run: _Run) -> None:
@@ -369,9 +405,7 @@ def _add_ours(item: Item, batch: Batch, target: Target, fd: int) -> list[str]:
         document = {"version": 1, "created_at": session.created_at, "origin": origin}
         _write_new(layout.SESSION, fd, [dump_document(document)])
         made.append(layout.SESSION)
-    state = read_document(layout.STATE, dir_fd=fd).value or {}
-    problems = target.store.seal(session.id, fd, state)
-    item.notes.extend(str(problem.reason) for problem in problems)
+    item.notes.extend(_seal(item, target, fd))
     if read_document(layout.SEAL, dir_fd=fd).exists:
         made.append(layout.SEAL)
     return made

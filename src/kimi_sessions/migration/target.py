@@ -40,11 +40,12 @@ _WAIT_S = 600.0
 
 @dataclass(slots=True)
 class Mark:
-    """What a run carried into one session: its files by name, each with length and hash."""
+    """What a run carried into one session: its files by name, each with length and hash; and what it made there."""
 
     run: str
     source: str
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)
 
 
 def migration_path(layout_: Layout, work_dir: Path) -> str:
@@ -162,7 +163,9 @@ class Target:
         for name, facts in files.items():
             if isinstance(facts, list) and len(facts) == 2 and isinstance(facts[1], str):
                 known[name] = (facts[0], facts[1])
-        return Mark(run, str(value.get("source")), known)
+        made = value.get("made")
+        names = [name for name in made if isinstance(name, str)] if isinstance(made, list) else []
+        return Mark(run, str(value.get("source")), known, names)
 
     def write_mark(self, session_id: str, mark: Mark) -> None:
         """Write a session's mark, whole or not at all. Raises OSError."""
@@ -171,6 +174,7 @@ class Target:
             "session_id": session_id,
             "run": mark.run,
             "source": mark.source,
+            "made": mark.made,
             "files": {name: list(facts) for name, facts in mark.files.items()},
         }
         fd = _fs.open_folder(os.path.join(self.folder, _MARKS))
