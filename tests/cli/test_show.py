@@ -157,7 +157,7 @@ def test_a_session_without_a_wire_log_is_shown_from_its_contexts(
         assert done.code == 0
         assert "=== turn 0" in done.out
     shown = run("show", "--share-dir", str(share), rotated[0]["id"]).out
-    assert shown.index("(an earlier context (context_1.jsonl))") < shown.index("=== turn 0")
+    assert shown.index("(an earlier context, context_1.jsonl)") < shown.index("=== turn 0")
 
 
 def test_an_empty_session_is_shown_as_one(run: Run, make: Make) -> None:

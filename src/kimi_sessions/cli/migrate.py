@@ -247,7 +247,6 @@ def _complain(plan: Plan) -> int:
     """Name on stderr what is not carried, and return the exit code."""
     for text in plan.problems:
         complain(text, kind="warning")
-    write_failed = False
     code = 0
     for batch in plan.batches:
         if batch.target is None:
@@ -263,15 +262,27 @@ def _complain(plan: Plan) -> int:
                     f"records of it name {batch.suggestion}: --map {batch.source.key}={batch.suggestion}",
                     kind="hint",
                 )
-    for batch, item, left in plan.not_carried():
+    for text in _not_carried(plan):
         code = code or DAMAGED
-        if item is None:
-            complain(f"{batch.source.key}/{left.file} was not carried: {left.reason}", kind="warning")
-        elif batch.target is not None:
-            what = f"{left.file} of session {item.session.id}" if left.file else f"session {item.session.id}"
-            complain(f"{what} was not carried: {left.reason}", kind="warning")
-            write_failed = write_failed or item.write_failed
+        complain(text, kind="warning")
     for item in plan.items:
         for note in item.notes:
             complain(f"session {item.session.id}: {note}", kind="note")
-    return NOT_WRITTEN if write_failed else code
+    return NOT_WRITTEN if any(item.write_failed for item in plan.items) else code
+
+
+def _not_carried(plan: Plan) -> Iterator[str]:
+    """Yield a line for all that could not go from work dirs that have a place to go to."""
+    for batch in plan.batches:
+        name = batch.source.path or batch.source.key
+        for left in batch.source.left:
+            yield f"{left.file} in {batch.source.sessions_path} was not carried: {left.reason}"
+        reasons = Counter(item.reason for item in batch.items if not item.status.carried)
+        for item in batch.items:
+            if batch.target is not None and not item.status.carried and reasons[item.reason] == 1:
+                yield f"session {item.session.id} was not carried: {item.reason}"
+            for left in item.left:
+                yield f"{left.file} of session {item.session.id} was not carried: {left.reason}"
+        for reason, count in reasons.items():
+            if batch.target is not None and count > 1:
+                yield f"{count} sessions of {name} were not carried: {reason}"

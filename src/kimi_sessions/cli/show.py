@@ -100,7 +100,7 @@ async def _entries(session: Session, on_finding: Callable[[Finding], None]) -> A
             )
             continue
         if context.path != session.context_file and messages:
-            yield {"type": "note", "text": f"an earlier context ({context.path.name})"}
+            yield {"type": "note", "text": f"an earlier context, {context.path.name}"}
         for entry in from_messages(
             (message.model_dump(mode="json") for message in messages), turn_index=index
         ):
