@@ -14,7 +14,7 @@ import math
 import os
 import stat as stat_module
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -33,6 +33,8 @@ __all__ = ["Facts", "Marks", "created_at", "facts_of", "is_empty", "read_facts",
 _DOCUMENT_BYTES = 1 << 14
 #: The largest wire log that is read in one go.
 _WHOLE_BYTES = 1 << 15
+#: A larger log may take long to find a prompt in.
+_LONG_BYTES = 4 << 20
 _DAY_S = 86_400.0
 
 
@@ -101,10 +103,11 @@ class Marks:
 
     Each is None where the file was not there. ``lasting`` is False where the facts depend on more than these and on
     what is there (the clock, a file that could not be read, uploads). ``needs_context`` is True where they depend on
-    the context, of which else only its being there counts.
+    the context, of which else only its being there counts. ``recall`` may be set to something that knows the first
+    prompt of a long log faster than by looking for it: called with the open log, what is known of it, and its head.
     """
 
-    __slots__ = ("context", "extra", "lasting", "legacy", "needs_context", "state", "wire")
+    __slots__ = ("context", "extra", "lasting", "legacy", "needs_context", "recall", "state", "wire")
 
     def __init__(self) -> None:
         self.wire: os.stat_result | None = None
@@ -114,6 +117,7 @@ class Marks:
         self.context: os.stat_result | None = None
         self.lasting = True
         self.needs_context = False
+        self.recall: Callable[[int, os.stat_result, bytes], str] | None = None
 
 
 class _StateFields(msgspec.Struct):
@@ -273,7 +277,10 @@ def read_facts(
             if latest is not None or (size and holds_more_than_headers(fd)):
                 facts.empty = False
             if not title:
-                prompt = first_prompt(fd, head, size)
+                if marks.recall is not None and size > _LONG_BYTES:
+                    prompt = marks.recall(fd, found, head)
+                else:
+                    prompt = first_prompt(fd, head, size)
         except OSError as error:
             odd = True
             facts.empty = False

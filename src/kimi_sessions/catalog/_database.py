@@ -54,7 +54,8 @@ CREATE TABLE listed (
   PRIMARY KEY (folder, name)
 ) WITHOUT ROWID;
 
--- A log that was read to an offset, and what its bytes looked like there. purpose: 1 turns, 2 statistics, 3 text.
+-- A log that was read to an offset, and what its bytes looked like there. purpose: 1 turns, 2 statistics,
+-- 3 text, 4 first prompt.
 CREATE TABLE log (
   id INTEGER PRIMARY KEY, folder INTEGER NOT NULL, name TEXT NOT NULL, file TEXT NOT NULL, purpose INTEGER NOT NULL,
   ino INTEGER NOT NULL, size INTEGER NOT NULL, ctime INTEGER NOT NULL, offset INTEGER NOT NULL, tail BLOB NOT NULL,

@@ -23,6 +23,7 @@ from kimi_sessions.errors import HomeNotFoundError
 from ._database import CatalogUnusableError, Connection, catalog_path, folder_id, opened, writing
 
 __all__ = [
+    "PROMPT",
     "STATS",
     "TEXT",
     "TURNS",
@@ -38,6 +39,7 @@ __all__ = [
 TURNS = 1
 STATS = 2
 TEXT = 3
+PROMPT = 4
 
 _TAIL_BYTES = 64
 _FIND = (
@@ -145,7 +147,7 @@ def forget_sessions(connection: Connection, folder: int, names: Iterable[str]) -
         for name in names:
             connection.execute("DELETE FROM listed WHERE folder = ? AND name = ?", (folder, name))
             logs = connection.execute(
-                "SELECT id FROM log WHERE folder = ? AND purpose IN (1, 2, 3) AND name = ?", (folder, name)
+                "SELECT id FROM log WHERE folder = ? AND purpose IN (1, 2, 3, 4) AND name = ?", (folder, name)
             ).fetchall()
             for (log,) in logs:
                 had_words = had_words or _has_words(connection, log)

@@ -20,8 +20,10 @@ import orjson
 from kimi_sessions import _fs, layout
 from kimi_sessions._facts import Facts, Marks, facts_of
 from kimi_sessions.findings import Finding
+from kimi_sessions.wire.scan import first_prompt
 
 from ._database import Connection, ensure_folder_id, folder_id, opened, writing
+from ._logs import PROMPT, Place, find_position, marks_of, resumes, save_position, tail_of
 
 __all__ = ["list_facts", "one_facts"]
 
@@ -52,7 +54,7 @@ def list_facts(fd: int, path: str, names: list[str], *, now: float, limit: int |
     """
     with opened() as connection:
         number = folder_id(connection, path)
-        scan = _Scan(fd, now)
+        scan = _Scan(fd, now, connection, number)
         if number is None:
             found = [facts for name in names if (facts := scan.read(name)) is not None]
             gone: set[str] = set()
@@ -60,7 +62,7 @@ def list_facts(fd: int, path: str, names: list[str], *, now: float, limit: int |
             found, gone = _all(scan, connection, number, names)
         else:
             found, gone = _newest(scan, connection, number, names, limit)
-        scan.save(connection, path, gone)
+        scan.save(path, gone)
     return found
 
 
@@ -68,21 +70,24 @@ def one_facts(fd: int, path: str, name: str) -> Facts | None:
     """Return the facts of one session whose log takes long to read. Raises CatalogUnusableError."""
     with opened() as connection:
         number = folder_id(connection, path)
-        scan = _Scan(fd, time.time())
+        scan = _Scan(fd, time.time(), connection, number)
         row = None if number is None else connection.execute(_ONE, (number, name)).fetchone()
         if row is not None and scan.holds(row):
             return _facts_from(row)
         facts = scan.read(name)
-        scan.save(connection, path, set())
+        scan.save(path, set())
     return facts
 
 
 class _Scan:
     """One look at a sessions folder: what was read, and what of it is worth keeping."""
 
-    __slots__ = ("_checked_ns", "_fd", "_fs", "_now", "_rows", "_stat")
+    __slots__ = ("_checked_ns", "_connection", "_fd", "_fs", "_now", "_number", "_prompts", "_rows", "_stat")
 
-    def __init__(self, fd: int, now: float) -> None:
+    def __init__(self, fd: int, now: float, connection: Connection, number: int | None) -> None:
+        self._connection = connection
+        self._number = number
+        self._prompts: list[tuple[str, tuple[int, int, int], bytes, str]] = []
         self._fd = fd
         self._fs = _fs.active()
         self._stat = self._fs.stat
@@ -97,6 +102,7 @@ class _Scan:
         except OSError:
             return facts_of(self._fd, name, now=self._now)
         marks = Marks()
+        marks.recall = lambda fd, found, head: self._prompt(name, fd, found, head)
         facts = facts_of(self._fd, name, now=self._now, marks=marks)
         if facts is None or facts.empty or not marks.lasting or marks.legacy is not None:
             return facts
@@ -167,16 +173,31 @@ class _Scan:
             return False
         return bool(row[7] <= self._now + _DAY_S)
 
-    def save(self, connection: Connection, path: str, gone: set[str]) -> None:
+    def _prompt(self, name: str, fd: int, found: os.stat_result, head: bytes) -> str:
+        """Return the first prompt of a long log: looked for once, it stays the first as long as the log only grows."""
+        if self._number is not None:
+            position = find_position(self._connection, Place(self._number, name, layout.WIRE), PROMPT)
+            if position is not None and resumes(position, fd, found):
+                return str(position.fold)
+        prompt = first_prompt(fd, head, found.st_size)
+        if prompt:
+            self._prompts.append((name, marks_of(found), tail_of(fd, found.st_size), prompt))
+        return prompt
+
+    def save(self, path: str, gone: set[str]) -> None:
         """Keep what was read, and forget what is gone."""
-        if not self._rows and not gone:
+        if not self._rows and not gone and not self._prompts:
             return
+        connection = self._connection
         with writing(connection):
             number = ensure_folder_id(connection, path)
             connection.executemany(_PUT, [(number, *row) for row in self._rows])
             connection.executemany(
-                "DELETE FROM listed WHERE folder = ? AND name = ?", [(number, n) for n in gone]
+                "DELETE FROM listed WHERE folder = ? AND name = ?", [(number, name) for name in gone]
             )
+            for name, marks, tail, prompt in self._prompts:
+                place = Place(number, name, layout.WIRE)
+                save_position(connection, place, PROMPT, marks=marks, offset=marks[1], tail=tail, fold=prompt)
 
 
 def _is_settled(changed_ns: int, checked_ns: int) -> bool:

@@ -25,7 +25,7 @@ from kimi_sessions._lines import iter_lines
 from kimi_sessions.context.history import context_records, is_injected_user_message, refuse_message
 from kimi_sessions.layout import Layout
 from kimi_sessions.session import Session, SessionList, _in_thread
-from kimi_sessions.wire.records import WireMessageRecord, refuse
+from kimi_sessions.wire.records import WireMessageRecord, record_from_line, refuse
 from kimi_sessions.wire.turns import records_in_line
 
 from ._database import CatalogUnusableError, Connection, ensure_folder_id, folder_id, opened, writing
@@ -218,7 +218,10 @@ def _feed(fold: Fold, fd: int, offset: int, end: int) -> int:
     """Feed a log from an offset to where it ends; return where the next call goes on."""
     for start, lines in iter_runs(fd, offset, end, refuse):
         for line in lines:
-            if line:
+            record = record_from_line(line)
+            if record is not None:
+                fold.feed(record)
+            elif line:
                 for _, _, record in records_in_line(line)[0]:
                     fold.feed(record)
         offset = min(start + sum(map(len, lines)) + len(lines), end)
@@ -285,6 +288,8 @@ class Fold:
             return
         if kind == "TurnBegin":
             stats.turns += 1
+        elif kind == "StepBegin":
+            stats.steps += 1
         elif kind == "ToolResult":
             try:
                 result = _decode_result(record.message.payload_json)

@@ -18,8 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kimi_sessions import Session, SessionList, _fs, _store
+from kimi_sessions import Session, SessionList, _facts, _fs, _store
 from kimi_sessions._facts import Facts
+from kimi_sessions.catalog import listing
+from kimi_sessions.wire import scan
 
 from .conftest import Store
 
@@ -373,3 +375,34 @@ def test_facts_hold_their_documents_as_bytes_until_asked() -> None:
     assert facts.documents == (b'{"archived": true}', b"")
     assert facts.state == {"archived": True}
     assert facts.extra == {}
+
+
+async def test_the_first_prompt_of_a_long_log_is_looked_for_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt far into a log is known afterwards, also when the log grew; not when it is another log."""
+    monkeypatch.setattr(_store, "_LONG_BYTES", 1)
+    monkeypatch.setattr(_facts, "_LONG_BYTES", 1)
+    looked: list[str] = []
+
+    def first_prompt(*about: Any) -> str:
+        looked.append("x")
+        return scan.first_prompt(*about)
+
+    monkeypatch.setattr(listing, "first_prompt", first_prompt)
+
+    async def title() -> str:
+        return (await Session.open(store.work_dir, "one")).title
+
+    store.put("one", store.answer("no prompt yet"))
+    assert await title() == "Untitled"
+    store.append("one", store.prompt("late"))
+    assert await title() == "late"
+    count = len(looked)
+    store.append("one", store.prompt("later"))
+    assert await title() == "late"
+    assert len(looked) == count
+    store.put("one", store.prompt("another log"), store.prompt("and more of it, so that it is no shorter"))
+    assert await title() == "another log"
+    store.put("one", store.prompt("x"))
+    assert await title() == "x"
