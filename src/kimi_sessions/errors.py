@@ -5,6 +5,7 @@ Every error this library raises on purpose, in one tree.
     ├── NotFoundError
     │   ├── SessionNotFoundError         .session_id .searched
     │   ├── WorkDirNotFoundError         .path
+│   ├── SourceNotFoundError          .path .reason
     │   ├── HomeNotFoundError            .variable
     │   └── CheckpointNotFoundError      .checkpoint_id .next_checkpoint_id
     ├── SessionExistsError               .session_id .path
@@ -48,6 +49,7 @@ __all__ = [
     "SessionExistsError",
     "SessionNotFoundError",
     "SessionsError",
+    "SourceNotFoundError",
     "UnsupportedVersionError",
     "UntrustedSessionError",
     "WorkDirNotFoundError",
@@ -132,6 +134,20 @@ class HomeNotFoundError(NotFoundError):
 
     def _sentence(self) -> str:
         return f"no home folder can be found for this user; set {self.variable}"
+
+
+class SourceNotFoundError(NotFoundError):
+    """What was to be read from another place (a migration's source, a report) is not there. ``reason`` says more."""
+
+    _fields = ("path", "reason")
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(path)
+
+    def _sentence(self) -> str:
+        return f"{self.path}: {self.reason}"
 
 
 class CheckpointNotFoundError(NotFoundError):

@@ -25,6 +25,7 @@ from kimi_sessions.errors import (
     SessionExistsError,
     SessionNotFoundError,
     SessionsError,
+    SourceNotFoundError,
     UnsupportedVersionError,
     UntrustedSessionError,
     WorkDirNotFoundError,
@@ -38,6 +39,7 @@ EXAMPLES: list[tuple[SessionsError, str]] = [
         SessionNotFoundError(session_id="x", searched=("/a", "/b"), near=("xy",)),
         "no session 'x' in /a, /b (near: xy)",
     ),
+    (SourceNotFoundError(path="/gone", reason="no Flux data"), "/gone: no Flux data"),
     (WorkDirNotFoundError(path="/gone"), "work dir '/gone' does not exist or is not a folder"),
     (HomeNotFoundError(variable="HOME"), "no home folder can be found for this user; set HOME"),
     (

@@ -34,7 +34,7 @@ import orjson
 from kimi_sessions import _fs, ids, layout
 from kimi_sessions._document import parse_document
 from kimi_sessions._text import clean, title_from, user_text
-from kimi_sessions.errors import DamagedError, InvalidIdError, NotFoundError
+from kimi_sessions.errors import DamagedError, InvalidIdError, SourceNotFoundError
 from kimi_sessions.wire.records import WireFileMetadata
 
 from .sources import Left, SourceFile, SourceFolder, SourceSession, SourceWorkDir
@@ -56,45 +56,33 @@ class _Message(NamedTuple):
     at: float
 
 
-class _SourceNotFoundError(NotFoundError):
-    """There is nothing of Flux where it was said to be."""
-
-    _fields = ("path",)
-
-    def __init__(self, *, path: str) -> None:
-        self.path = path
-        super().__init__(path)
-
-    def _sentence(self) -> str:
-        return (
-            f"no Flux data at {self.path}: neither a folder with sessions/ or checkpoints/ nor a SQLite file"
-        )
+_NO_FLUX = "no Flux data: neither a folder with sessions/ or checkpoints/ nor a SQLite file"
 
 
 def read_flux(path: str) -> SourceWorkDir:
     """
     Take stock of Flux's data dir or of a SQLite file. Reads only.
 
-    Raises NotFoundError if there is nothing of Flux, DamagedError for a database without the table.
+    Raises SourceNotFoundError if there is nothing of Flux, DamagedError for a database without the table.
     """
     path = os.path.abspath(path)
     source = SourceWorkDir(os.path.basename(path) or path, None, path)
     if os.path.isdir(path):
         found = [name for name in ("sessions", "checkpoints") if os.path.isdir(os.path.join(path, name))]
         if not found:
-            raise _SourceNotFoundError(path=path)
+            raise SourceNotFoundError(path=path, reason=_NO_FLUX)
         _read_data_dir(source, path)
         return source
     try:
         fd = _fs.open_regular(path)
     except OSError as error:
-        raise _SourceNotFoundError(path=path) from error
+        raise SourceNotFoundError(path=path, reason=_NO_FLUX) from error
     try:
         magic = _fs.read_fd(fd, 0, len(_MAGIC))
     finally:
         _fs.active().close(fd)
     if magic != _MAGIC:
-        raise _SourceNotFoundError(path=path)
+        raise SourceNotFoundError(path=path, reason=_NO_FLUX)
     _read_database(source, path)
     return source
 

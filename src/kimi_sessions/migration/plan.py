@@ -237,7 +237,7 @@ def plan_from_flux(path: str, work_dir: Path) -> Plan:
     """
     Plan to make sessions of a work dir out of Flux's data dir or SQLite file. Reads only.
 
-    Raises NotFoundError, DamagedError.
+    Raises SourceNotFoundError, DamagedError.
     """
     from .flux import read_flux
 

@@ -18,9 +18,9 @@ from kimi_sessions import _fs, layout, metadata
 from kimi_sessions._store import SessionFolder
 from kimi_sessions.errors import (
     DamagedError,
-    MigrationError,
     NotFoundError,
     SessionsError,
+    SourceNotFoundError,
     UnsupportedVersionError,
 )
 from kimi_sessions.ids import parse_session_id
@@ -58,7 +58,7 @@ def roll_back(report: Path, *, dry_run: bool = False) -> Rollback:
     """
     Take away what the run of a report added, in every store that it wrote to.
 
-    Raises MigrationError if there is no such report, DamagedError if it can't be read as one,
+    Raises SourceNotFoundError if there is no such report, DamagedError if it can't be read as one,
     UnsupportedVersionError, WriteError, SessionBusyError (a migration is at work).
     """
     first = _load(str(report))
@@ -85,7 +85,7 @@ def _load(path: str) -> dict[str, Any]:
     try:
         value = json.loads(_fs.read_small(path, limit=1 << 30))
     except FileNotFoundError as error:
-        raise MigrationError(step="rollback", reason=f"there is no report {path}") from error
+        raise SourceNotFoundError(path=path, reason="there is no such report") from error
     except (ValueError, OSError) as error:
         raise DamagedError(path=path, reason=f"it can't be read as a report: {error}") from error
     if not isinstance(value, dict) or not isinstance(value.get("work_dirs"), list):

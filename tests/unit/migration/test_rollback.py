@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kimi_sessions import DamagedError, MigrationError, Session, ShareLayout, UnsupportedVersionError
+from kimi_sessions import DamagedError, Session, ShareLayout, SourceNotFoundError, UnsupportedVersionError
 from kimi_sessions.migration import Plan, plan_from_share, plan_to_share, roll_back
 
 from .conftest import Migrate, Source, files, quickly
@@ -146,7 +146,7 @@ async def test_what_went_to_a_share_dir_comes_back_out(tmp_path: Path, work_dir:
 @pytest.mark.parametrize(
     "text,error",
     [
-        (None, MigrationError),
+        (None, SourceNotFoundError),
         ("", DamagedError),
         ("[]", DamagedError),
         ('{"version": 1}', DamagedError),
