@@ -12,7 +12,6 @@ Synchronous and path-level: what a session means to a program is ``session``'s b
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
 import stat as stat_module
@@ -25,7 +24,7 @@ from typing import Any
 
 from . import _fs, ids, layout, metadata
 from ._document import dump_document, read_document
-from ._facts import Facts, facts_of, is_empty, read_facts
+from ._facts import Facts, facts_of, is_empty, read_facts, sane_time
 from ._locking import HoldLock, StepLock, session_gone
 from ._text import clean
 from .errors import (
@@ -33,6 +32,7 @@ from .errors import (
     SessionBusyError,
     SessionExistsError,
     SessionNotFoundError,
+    SessionsError,
     WorkDirNotFoundError,
     WriteError,
 )
@@ -316,32 +316,45 @@ class WorkDirStore:
                     continue
             names.append(name)
         for facts in _read_all(fd, path, names, now, limit):
-            if facts.id in clashes:
-                facts.problems.extend(clashes[facts.id])
+            facts.problems.extend(clashes.pop(facts.id, ()))
             seen.add(facts.id)
             listing.located.append(Located(facts, path))
+        # Of flat files that could not be moved at all there is no session to tell it.
+        for problems in clashes.values():
+            listing.problems.extend(problems)
 
     def locate(self, session_id: str) -> Located | None:
-        """Find one session by its id; its flat file is moved into place first. None if it is not there."""
+        """
+        Find one session by its id; its flat file is moved into place first. None if it is not there.
+
+        Raises WriteError where the store can't be looked into, or the flat file can't be moved.
+        """
         for path in self.paths:
             try:
                 fd = self.open_sessions(path)
-            except OSError:
+            except _fs.IrregularFileError:
                 continue
+            except OSError as error:
+                raise WriteError.of(error, path) from error
             if fd is None:
                 continue
             try:
                 clashes = self._move_flats_of(fd, path, session_id)
                 try:
                     mode = _fs.active().stat(session_id, dir_fd=fd, follow_symlinks=False).st_mode
-                except OSError:
-                    continue
-                if not stat_module.S_ISDIR(mode):
-                    continue
-                facts = _read_one(fd, path, session_id)
+                except FileNotFoundError:
+                    mode = 0
+                facts = _read_one(fd, path, session_id) if stat_module.S_ISDIR(mode) else None
                 if facts is not None:
                     facts.problems.extend(clashes)
                     return Located(facts, path)
+                if clashes:
+                    # It is there and can't be had: "no such session" would be untrue.
+                    raise WriteError(path=os.path.join(path, session_id), reason=clashes[0].reason)
+            except SessionsError:
+                raise
+            except OSError as error:
+                raise WriteError.of(error, os.path.join(path, session_id)) from error
             finally:
                 _fs.active().close(fd)
         return None
@@ -482,10 +495,12 @@ class WorkDirStore:
                 raise SessionExistsError(session_id=session_id, path=os.path.join(path, session_id))
             facts = Facts(session_id)
             facts.extra = {"version": 1, "created_at": time.time(), **(extra or {})}
+            ours = False
             try:
                 folder_fd = _fs.open_folder(session_id, dir_fd=fd)
                 try:
                     fs.close(_fs.create_file(layout.CONTEXT, dir_fd=folder_fd))
+                    ours = True
                     _fs.replace_file(layout.SESSION, dump_document(facts.extra), dir_fd=folder_fd)
                     problems = self.seal(session_id, folder_fd, {})
                     facts.updated_at = fs.stat(layout.CONTEXT, dir_fd=folder_fd).st_mtime
@@ -493,7 +508,15 @@ class WorkDirStore:
                     fs.close(folder_fd)
                 _fs.sync_folder_fd(fd)
             except BaseException as error:
-                _fs.remove_tree(session_id, dir_fd=fd)
+                if ours:
+                    _fs.remove_tree(session_id, dir_fd=fd)
+                else:
+                    # While our folder was empty, a restore may have put a session in its place.
+                    _fs.remove_if_empty(session_id, dir_fd=fd)
+                if isinstance(error, FileExistsError):
+                    raise SessionExistsError(
+                        session_id=session_id, path=os.path.join(path, session_id)
+                    ) from error
                 if isinstance(error, OSError) and not isinstance(error, WriteError):
                     raise WriteError.of(error, os.path.join(path, session_id)) from error
                 raise
@@ -751,17 +774,26 @@ class WorkDirStore:
             return entry
 
     def trashed(self) -> list[TrashEntry]:
-        """List the sessions in the trash, newest first. Unfinished deletes are not among them."""
+        """
+        List the sessions in the trash, newest first. Unfinished deletes are not among them.
+
+        Raises WriteError for a trash that is there but can't be looked into.
+        """
         found: list[TrashEntry] = []
         for path in self.paths:
             trash = self.trash_path(path)
             try:
                 fd = _fs.open_folder(trash)
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError as error:
+                raise WriteError.of(error, trash) from error
             try:
-                with _fs.active().scandir(fd) as entries:
-                    names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+                try:
+                    with _fs.active().scandir(fd) as entries:
+                        names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+                except OSError as error:
+                    raise WriteError.of(error, trash) from error
                 found.extend(
                     self._trash_entry(fd, trash, path, name)
                     for name in names
@@ -775,24 +807,21 @@ class WorkDirStore:
 
     @staticmethod
     def _trash_entry(fd: int, trash: str, sessions_path: str, name: str) -> TrashEntry:
-        session_id, _, _ = name.rpartition("~")
-        record: dict[str, Any] = {}
-        try:
-            loaded = json.loads(_fs.read_small(name + ".json", dir_fd=fd))
-            if isinstance(loaded, dict):
-                record = loaded
-        except (OSError, ValueError):
-            record = {}  # the folder itself says enough to restore it
-        deleted_at = record.get("deleted_at")
-        named = record.get("session_id")
+        # Without a note that can be read, the folder itself says enough to bring the session back.
+        note = read_document(name + ".json", dir_fd=fd).value or {}
+
+        def text(key: str, default: str) -> str:
+            value = note.get(key)
+            return value if isinstance(value, str) else default
+
         return TrashEntry(
-            session_id=named if isinstance(named, str) else session_id,
+            session_id=text("session_id", name.rpartition("~")[0]),
             entry=name,
             trash_path=trash,
             sessions_path=sessions_path,
-            deleted_at=float(deleted_at) if isinstance(deleted_at, (int, float)) else 0.0,
-            reason=str(record.get("reason", "")),
-            title=str(record.get("title", "")),
+            deleted_at=sane_time(note.get("deleted_at"), time.time()) or 0.0,
+            reason=text("reason", ""),
+            title=clean(text("title", "")),
         )
 
     def restore(self, entry: TrashEntry) -> None:
@@ -854,9 +883,12 @@ class WorkDirStore:
         for entry in self.trashed():
             if keep(entry):
                 continue
-            fd = _fs.open_folder(entry.trash_path)
+            fs = _fs.active()
             try:
-                fs = _fs.active()
+                fd = _fs.open_folder(entry.trash_path)
+            except OSError as error:
+                raise WriteError.of(error, entry.trash_path) from error
+            try:
                 doomed = f"{layout.DELETING_PREFIX}{secrets.token_hex(8)}"
                 fs.rename(entry.entry, doomed, src_dir_fd=fd, dst_dir_fd=fd)
                 for name, is_folder in ((entry.entry + ".flat", True), (entry.entry + ".json", False)):
@@ -867,9 +899,11 @@ class WorkDirStore:
             except OSError as error:
                 raise WriteError.of(error, entry.trash_path) from error
             finally:
-                _fs.active().close(fd)
+                fs.close(fd)
             self.finish_deletes(entry.sessions_path)
             count += 1
+        for path in self.paths:
+            self.finish_deletes(path)
         return count
 
 

@@ -30,6 +30,7 @@ from .errors import (
     SessionNotFoundError,
     SessionsError,
     UntrustedSessionError,
+    WriteError,
 )
 from .findings import Finding
 from .layout import Layout, ProjectLayout, work_dir_path
@@ -188,8 +189,6 @@ class Session:
             try:
                 _fs.ensure_folder(_layout.SUBAGENTS, dir_fd=fd)
             except OSError as error:
-                from .errors import WriteError
-
                 raise WriteError.of(error, self._path) from error
         return Path(self._path, _layout.SUBAGENTS)
 
@@ -405,6 +404,7 @@ class Session:
 
         folder = self._folder
         sealed = self._store.layout.sealed
+        believed = sealed and self._state is not None and self._judged.trusted and self._judged.approvals_ok
         with folder.step_lock, folder.opened() as fd:
             legacy = read_document(_layout.METADATA, dir_fd=fd)
             saved: dict[str, Any] = {}
@@ -418,10 +418,23 @@ class Session:
                 if sealed:
                     verdict = self._store.verdict_at(fd, self.id, document.value or {})
                     if not (verdict.trusted and verdict.approvals_ok):
+                        if believed and approvals_of(merged) != approvals_of(disk):
+                            # Dropping what the user allowed, and saying it was saved, would be worse.
+                            raise WriteError(
+                                path=os.path.join(self._path, _layout.STATE),
+                                reason=f"what the session may do can't be saved now: {verdict.problem}",
+                            )
                         merged = keep_approvals(merged, disk)
                     elif approvals_of(merged) != approvals_of(disk):
                         # Both are held while the file changes, so that a crash in between locks nobody out.
-                        self._store.seal(self.id, fd, merged, also=disk)
+                        problems = self._store.seal(self.id, fd, merged, also=disk)
+                        verdict = self._store.verdict_at(fd, self.id, merged)
+                        if not (verdict.trusted and verdict.approvals_ok):
+                            # Written without a seal, they would read as none.
+                            raise WriteError(
+                                path=os.path.join(self._path, _layout.SEAL),
+                                reason="; ".join(str(each) for each in problems) or verdict.problem,
+                            )
                 saved = merged
                 return None if document.value == merged and document.whole else merged
 
@@ -646,11 +659,18 @@ class Session:
             self._store,
             self._path,
             turn_index=turn_index,
-            title=fork_title(self.title) if title is None else title,
+            title=fork_title(self._title_now()) if title is None else title,
             register=self._known,
         )
         facts.problems.extend(problems)
         return self._sibling(Located(facts, path))
+
+    def _title_now(self) -> str:
+        """Return the title with what was said since this object was made, unless the program gave one itself."""
+        if self.title != self._found.title:
+            return self.title
+        located = self._store.locate(self.id)
+        return self.title if located is None else located.facts.title
 
     def _sibling(self, located: Located) -> Session:
         return _make(self._store, located, known=self._known, kaos=self._kaos)
@@ -677,7 +697,7 @@ class Session:
 
     def _trash(self, reason: str, force: bool) -> None:
         self._let_go()
-        self._store.trash(self._folder, title=self.title, reason=reason, force=force)
+        self._store.trash(self._folder, title=self._title_now(), reason=reason, force=force)
         self._unmark_last()
         _forget(self._sessions_path, self.id)
 
@@ -816,11 +836,12 @@ class Session:
         await _in_thread(self._trust)
 
     def _trust(self) -> None:
-        from .errors import WriteError
-
         folder = self._folder
         with folder.step_lock, folder.opened() as fd:
             document = read_document(_layout.STATE, dir_fd=fd)
+            # The seal names the store, so a store that came without a name of its own gets one first.
+            if self._store.layout.sealed:
+                metadata.ensure_store(self._store.layout, self._store.work_dir, self._store.resolved)
             self._store.register()
             problems = self._store.seal(self.id, fd, document.value or {})
         if problems:
