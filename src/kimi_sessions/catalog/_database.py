@@ -190,7 +190,6 @@ def _try_to_connect(path: str, *, make: bool) -> Connection:
         # Sessions that are deleted leave nothing behind in the file.
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA mmap_size = 268435456")
     except BaseException:
         connection.close()
         raise
