@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,8 @@ class WireFile:
     """
 
     __slots__ = ("_appender", "_encode", "path")
+
+    _encode: Callable[[WireFile, WireMessage, float], bytes]
 
     def __init__(
         self,
@@ -138,18 +140,19 @@ class WireFile:
                 return
             number = 0
             for block in iter_blocks(fd, start_offset):
-                before = number
-                for line in block.lines:
-                    number += 1
+                # Where a line lies is worked out only for those that need it.
+                at, counted = block.offset, 0
+                for index, line in enumerate(block.lines):
                     record = record_from_line(line)
                     if record is not None:
                         yield record
                     elif line:
-                        at = block.offset + sum(
-                            len(other) + 1 for other in block.lines[: number - before - 1]
-                        )
-                        for record in self._slow(line, at, None if start_offset else number, on_finding):
+                        at += sum(len(other) + 1 for other in block.lines[counted:index])
+                        counted = index
+                        line_number = None if start_offset else number + index + 1
+                        for record in self._slow(line, at, line_number, on_finding):
                             yield record
+                number += len(block.lines)
                 await asyncio.sleep(0)
 
     def _slow(
@@ -178,7 +181,7 @@ class WireFile:
 
     async def follow(
         self, start_offset: int = 0, *, poll_s: float = _FOLLOW_S
-    ) -> AsyncIterator[WireMessageRecord]:
+    ) -> AsyncGenerator[WireMessageRecord, None]:
         """
         Yield the records from ``start_offset`` on, and go on yielding what is appended later, for ever.
 
@@ -202,6 +205,7 @@ class WireFile:
                                     yield record
                             at += len(line) + 1
                         read_to = at
+                        await asyncio.sleep(0)
             if read_to == offset:
                 await asyncio.sleep(poll_s)
             offset = read_to
