@@ -268,7 +268,13 @@ class AppendLog:
                     fs.fsync(old_fd)
                     # A second name first, so that the old log is never without one.
                     kept = _keep(name, old_fd, dir_fd, keep_as)
-                fs.replace(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+                try:
+                    fs.replace(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+                except BaseException:
+                    # What is appended from now on would show up in the kept log too.
+                    if kept is not None:
+                        _fs.unlink_if_there(kept, dir_fd)
+                    raise
                 made = False
                 if bring_along:
                     # A program without our lock may have opened the old file just before the rename.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ._append_log import AppendLog, Durability
+from .errors import SessionsError, WriteError
 
 __all__ = ["Appender"]
 
@@ -75,7 +76,13 @@ class Appender:
 
     def _run_locked(self, step: Callable[[], bytes | None]) -> None:
         with self.log.lock:
-            data = step()
+            try:
+                data = step()
+            except SessionsError:
+                raise
+            except OSError as error:
+                # The step could not read what it builds on.
+                raise WriteError.of(error, self.log.path) from error
             if data is not None:
                 self.log.append_locked(data)
 

@@ -44,6 +44,7 @@ __all__ = [
     "open_regular",
     "read_fd",
     "read_small",
+    "remove_if_empty",
     "remove_tree",
     "replace_file",
     "sync_folder",
@@ -256,7 +257,13 @@ def _made_private(fd: int) -> int:
 
 def create_file(path: Path, *, dir_fd: int | None = None) -> int:
     """Make a new private file for writing and return its descriptor. Raises FileExistsError if the name is taken."""
-    return _made_private(active().open(path, _NEW, FILE_MODE, dir_fd=dir_fd))
+    fd = active().open(path, _NEW, FILE_MODE, dir_fd=dir_fd)
+    try:
+        return _made_private(fd)
+    except BaseException:
+        # Nobody else can have written to it: the caller, who knows of no file, could not clean it up.
+        unlink_if_there(path, dir_fd)
+        raise
 
 
 def open_folder(path: Path, *, dir_fd: int | None = None, follow: bool = False) -> int:
@@ -411,7 +418,7 @@ def replace_file(
     return True
 
 
-def unlink_if_there(name: str, dir_fd: int) -> None:
+def unlink_if_there(name: Path, dir_fd: int | None) -> None:
     """Clean up a temp file on the way out of a failure, whose own error matters more than this one's."""
     try:
         active().unlink(name, dir_fd=dir_fd)
@@ -426,14 +433,27 @@ def ensure_folder(path: Path, *, dir_fd: int | None = None) -> bool:
         fs.mkdir(path, FOLDER_MODE, dir_fd=dir_fd)
     except FileExistsError:
         return False
-    # mkdir's mode went through the umask, which may have taken the owner's bits too.
-    fd = fs.open(path, _FOLDER, dir_fd=dir_fd)
     try:
-        if stat_module.S_IMODE(fs.fstat(fd).st_mode) != FOLDER_MODE:
-            fs.fchmod(fd, FOLDER_MODE)
-    finally:
-        fs.close(fd)
+        # mkdir's mode went through the umask, which may have taken the owner's bits too.
+        fd = fs.open(path, _FOLDER, dir_fd=dir_fd)
+        try:
+            if stat_module.S_IMODE(fs.fstat(fd).st_mode) != FOLDER_MODE:
+                fs.fchmod(fd, FOLDER_MODE)
+        finally:
+            fs.close(fd)
+    except BaseException:
+        # Not half made: the next one who asks for it would take it for somebody else's.
+        remove_if_empty(path, dir_fd=dir_fd)
+        raise
     return True
+
+
+def remove_if_empty(path: Path, *, dir_fd: int | None) -> None:
+    """Take away a folder on the way out of a failure; one that somebody put something into stays."""
+    try:
+        active().rmdir(path, dir_fd=dir_fd)
+    except OSError:
+        return
 
 
 def remove_tree(name: str, *, dir_fd: int) -> None:

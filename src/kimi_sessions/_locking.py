@@ -48,7 +48,17 @@ _OPEN_LOCKS: weakref.WeakSet[_LockFile] = weakref.WeakSet()
 class _LockFile:
     """One lock file of one opener: a descriptor of its own, so that two openers in one process exclude each other."""
 
-    __slots__ = ("__weakref__", "_fd", "_folder_id", "_gone", "_id", "_is_same", "_mutex", "folder_fd", "path")
+    __slots__ = (
+        "__weakref__",
+        "_fd",
+        "_folder_id",
+        "_gone",
+        "_id",
+        "_is_same",
+        "_mutex",
+        "folder_fd",
+        "path",
+    )
 
     def __init__(
         self, path: str, *, gone: Callable[[], Exception], is_same: Callable[[int], bool] | None = None
@@ -262,6 +272,8 @@ class HoldLock(_LockFile):
             self.held = False
             try:
                 _fs.active().ftruncate(self._fd, 0)
+            except OSError:
+                pass  # the text names who held it last; closing is what frees it
             finally:
                 self.close()
 

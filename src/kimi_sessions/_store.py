@@ -834,8 +834,10 @@ class WorkDirStore:
         fs = _fs.active()
         try:
             trash_fd = _fs.open_folder(entry.trash_path)
-        except OSError as error:
+        except FileNotFoundError as error:
             raise SessionNotFoundError(session_id=entry.session_id, searched=(entry.trash_path,)) from error
+        except OSError as error:
+            raise WriteError.of(error, entry.trash_path) from error
         try:
             root_fd = _fs.open_folder(entry.sessions_path)
             try:

@@ -116,7 +116,9 @@ def cut_context(
     last. Returns which of them it is in (-1: there are none), what of it is kept, and "" or what could not
     be found. Raises OSError.
     """
-    place = find_place(wire, [outline_context(fd, size) for _, fd, size in contexts], turn_index)
+    alone = len(contexts) == 1
+    outlines = [outline_context(fd, size, alone=alone) for _, fd, size in contexts]
+    place = find_place(wire, outlines, turn_index)
     if place.file_index < 0:
         return -1, LogCut(), place.problem
     fd = contexts[place.file_index][1]
@@ -187,7 +189,7 @@ def truncate_context_at_turn(context_path: layout.StrPath, turn_index: int) -> l
         wire_fd = _opened(stack, Path(context_path).with_name(layout.WIRE))
         wire = WireOutline() if wire_fd is None else outline_wire(wire_fd)
         if not wire.turns:
-            wire = outline_of_turns(outline_context(fd, size))
+            wire = outline_of_turns(outline_context(fd, size, alone=True))
         _, cut, _ = cut_context([(layout.CONTEXT, fd, size)], wire, turn_index)
         return _lines_of(fd, cut)
 
@@ -270,8 +272,13 @@ def fork_into(
             source_fd = _fs.open_folder(source)
         except FileNotFoundError:
             raise SessionNotFoundError(session_id=source.name, searched=(str(source.parent),)) from None
+        except OSError as error:
+            raise WriteError.of(error, str(source)) from error
         stack.callback(fs.close, source_fd)
-        plan = _plan(stack, source_fd, turn_index)
+        try:
+            plan = _plan(stack, source_fd, turn_index)
+        except OSError as error:
+            raise WriteError.of(error, str(source)) from error
         path = str(Path(sessions_path, new_id))
         try:
             sessions_fd = _fs.open_folder(sessions_path)
@@ -365,10 +372,15 @@ def _new_folder(sessions_fd: int, new_id: str, path: str) -> Iterator[int]:
             if _is_there(new_id, sessions_fd):
                 raise SessionExistsError(session_id=new_id, path=path) from error
             raise
+        try:
+            _fs.sync_folder_fd(sessions_fd)
+        except BaseException:
+            # It would be there for now, though its maker is told that it is not.
+            fs.rename(new_id, unfinished, src_dir_fd=sessions_fd, dst_dir_fd=sessions_fd)
+            raise
     except BaseException:
         _fs.remove_tree(unfinished, dir_fd=sessions_fd)
         raise
-    _fs.sync_folder_fd(sessions_fd)
 
 
 def _is_there(name: str, dir_fd: int) -> bool:
@@ -570,29 +582,33 @@ def fork_in_store(
     WorkDirNotFoundError.
     """
     from . import metadata
-    from ._facts import read_facts
+    from ._facts import facts_of
 
     store.check_work_dir()
     new_id = ids.new_session_id()
     path = str(metadata.ensure_store(store.layout, store.work_dir, store.resolved))
     sealed: list[Finding] = []
-    problems = fork_into(
-        source,
-        path,
-        new_id,
-        turn_index=turn_index,
-        title=title,
-        now=time.time(),
-        before_publish=lambda fd: sealed.extend(store.seal(new_id, fd, _state_of(fd))),
-    )
-    problems += sealed
-    if register:
-        problems += store.register()
-    fd = _fs.open_folder(path)
     try:
-        facts = read_facts(fd, new_id)
+        sessions_fd = _fs.open_folder(path)
+    except OSError as error:
+        raise WriteError.of(error, path) from error
+    try:
+        problems = fork_into(
+            source,
+            path,
+            new_id,
+            turn_index=turn_index,
+            title=title,
+            now=time.time(),
+            before_publish=lambda fd: sealed.extend(store.seal(new_id, fd, _state_of(fd))),
+        )
+        problems += sealed
+        if register:
+            problems += store.register()
+        # What can't be read of it just now is a problem of the fork; it is there.
+        facts = facts_of(sessions_fd, new_id)
     finally:
-        _fs.active().close(fd)
+        _fs.active().close(sessions_fd)
     if facts is None:
         raise SessionNotFoundError(session_id=new_id, searched=(path,))
     return facts, path, problems
