@@ -46,7 +46,7 @@ class Facts:
     decoded when first asked for; a legacy metadata.json is merged into ``state`` in memory. Times are epoch seconds.
     """
 
-    __slots__ = ("_extra", "_state", "empty", "id", "merged_legacy", "problems", "title", "updated_at")
+    __slots__ = ("_extra", "_problems", "_state", "empty", "id", "merged_legacy", "title", "updated_at")
 
     def __init__(self, session_id: str) -> None:
         self.id = session_id
@@ -56,7 +56,18 @@ class Facts:
         self._state: dict[str, Any] | bytes = b""
         self._extra: dict[str, Any] | bytes = b""
         self.merged_legacy = False
-        self.problems: list[Finding] = []
+        self._problems: list[Finding] | None = None
+
+    @property
+    def problems(self) -> list[Finding]:
+        """What was found wrong; most sessions never have a list made."""
+        if self._problems is None:
+            self._problems = []
+        return self._problems
+
+    @problems.setter
+    def problems(self, value: list[Finding]) -> None:
+        self._problems = value
 
     @property
     def state(self) -> dict[str, Any]:
@@ -196,7 +207,7 @@ def read_facts(
     fs = _fs.active()
     facts = Facts(name)
     prefix = name + "/"
-    problems = facts.problems
+    problems: list[Finding] = []
 
     # state.json
     custom: object = None
@@ -248,9 +259,8 @@ def read_facts(
         data, marks.legacy, problem = _read_document(prefix + layout.METADATA, root_fd)
         odd = odd or bool(problem)
         if data is not None or problem:
-            _merge_legacy(
-                facts, parse_document(data) if data is not None else Document(None, problem, whole=False)
-            )
+            document = parse_document(data) if data is not None else Document(None, problem, whole=False)
+            _merge_legacy(facts, document, problems)
             custom, wire_mtime = facts.state.get("custom_title"), facts.state.get("wire_mtime")
 
     # wire.jsonl
@@ -334,6 +344,8 @@ def read_facts(
             marks.lasting = False
     if odd:
         marks.lasting = False
+    if problems:
+        facts.problems = problems
     return facts
 
 
@@ -357,13 +369,11 @@ def _may_come(value: object) -> bool:
     return isinstance(value, (int, float)) and value > 0
 
 
-def _merge_legacy(facts: Facts, document: Document) -> None:
+def _merge_legacy(facts: Facts, document: Document, problems: list[Finding]) -> None:
     """Merge metadata.json (1.7 to 1.28) in memory; the file is moved aside by the next save, not by a reader."""
     if document.value is None:
         facts.empty = facts.empty and document.whole
-        facts.problems.append(
-            Finding("bad-document", layout.METADATA, document.problem or "not a JSON object")
-        )
+        problems.append(Finding("bad-document", layout.METADATA, document.problem or "not a JSON object"))
         return
     from ._state_merge import merge_legacy_metadata
 
