@@ -135,29 +135,41 @@ _SUMMED = (
 # --- reading on ---------------------------------------------------------------------------------------------------
 
 
-def _stats_of(sessions: Iterable[Session]) -> list[tuple[Session, SessionStats]]:
-    found = []
-    for session in sessions:
-        try:
-            stats = _session_stats(os.fspath(session.path.parent), session.id)
-        except OSError:
-            stats = SessionStats()
-        found.append((session, stats))
-    return found
+def _stats_of(sessions: list[Session]) -> list[tuple[Session, SessionStats]]:
+    try:
+        with opened() as connection:
+            return [(session, _stats_or_none(session, connection)) for session in sessions]
+    except CatalogUnusableError:
+        return [(session, _stats_or_none(session, None)) for session in sessions]
+
+
+def _stats_or_none(session: Session, connection: Connection | None) -> SessionStats:
+    """Count what can be read of one session among many."""
+    try:
+        return _count(os.fspath(session.path.parent), session.id, connection)
+    except OSError:
+        return SessionStats()
 
 
 def _session_stats(sessions_path: str, name: str) -> SessionStats:
+    try:
+        with opened() as connection:
+            return _count(sessions_path, name, connection)
+    except CatalogUnusableError:
+        return _count(sessions_path, name, None)
+
+
+def _count(sessions_path: str, name: str, connection: Connection | None) -> SessionStats:
     folder = os.path.join(sessions_path, name)  # noqa: PTH118 - text is enough
     with open_for_reading(f"{folder}/{layout.WIRE}") as fd:
         found = None if fd is None else _fs.active().fstat(fd)
         if fd is None or found is None or not found.st_size:
             return _from_context(folder)
-        try:
-            with opened() as connection:
-                fold = _read_on(connection, sessions_path, name, fd=fd, found=found)
-        except CatalogUnusableError:
+        if connection is None:
             fold = Fold()
             _feed(fold, fd, 0, found.st_size)
+        else:
+            fold = _read_on(connection, sessions_path, name, fd=fd, found=found)
         stats = fold.stats
         stats.size_bytes = found.st_size + _size(f"{folder}/{layout.CONTEXT}")
         return stats
