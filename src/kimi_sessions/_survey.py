@@ -113,6 +113,12 @@ class Survey:
     #: False if the folder holds nothing that makes it a session.
     is_session: bool = True
 
+    def add(self, other: Survey) -> None:
+        """Take what another survey saw as well."""
+        self.issues += other.issues
+        self.logs += other.logs
+        self.is_session = self.is_session and other.is_session
+
 
 # --- the lines of a log ------------------------------------------------------------------------------------------
 

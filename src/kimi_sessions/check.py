@@ -27,7 +27,7 @@ from ._locking import read_holder
 from ._store import Located, WorkDirStore
 from ._survey import Issue, LogTotals, Remedy, Survey, survey_flat, survey_folder
 from ._text import clean
-from .errors import InvalidIdError, NotFoundError, SessionNotFoundError, WriteError
+from .errors import InvalidIdError, NotFoundError, SessionNotFoundError
 from .findings import Finding
 from .layout import Layout, ProjectLayout, work_dir_path
 from .session import LAST, Session, _in_thread, _make, choose
@@ -133,36 +133,33 @@ def check_now(session: Session) -> Report:
 
 
 def survey_session(session: Session) -> Survey:
-    """Look at a session's folder, and at what the store around it knows. Raises SessionNotFoundError, WriteError."""
-    store, path = session._store, session._sessions_path
+    """Look at a session's folder, and at what the store around it knows. Raises SessionNotFoundError."""
+    survey = Survey()
     try:
-        root_fd = store.open_sessions(path)
+        root_fd = session._store.open_sessions(session._sessions_path)
+        if root_fd is None:
+            raise _gone(str(session.path))
+        try:
+            _survey_below(root_fd, session, survey)
+        finally:
+            _fs.active().close(root_fd)
     except OSError as error:
-        raise WriteError.of(error, path) from error
-    if root_fd is None:
-        raise _gone(str(session.path))
-    try:
-        return _survey_below(root_fd, session)
-    finally:
-        _fs.active().close(root_fd)
+        finding = Finding("unreadable", ".", f"can't be read: {error.strerror}")
+        survey.issues.append(Issue(finding, (), Remedy.NOTHING))
+    return survey
 
 
-def _survey_below(root_fd: int, session: Session) -> Survey:
+def _survey_below(root_fd: int, session: Session, survey: Survey) -> None:
     flats = session._store._flats_of(root_fd, session.id)
-    survey = Survey(is_session=False)
     fd = -1
     try:
         fd = _fs.open_folder(session.id, dir_fd=root_fd)
     except FileNotFoundError:
         if not flats:
             raise _gone(str(session.path)) from None
-    except OSError as error:
-        reason = f"can't be read: {error.strerror}"
-        survey.issues.append(Issue(Finding("unreadable", ".", reason), (), Remedy.NOTHING))
-        return survey
     try:
         if fd >= 0:
-            survey = survey_folder(fd)
+            survey.add(survey_folder(fd))
             if not survey.is_session and not flats:
                 raise _gone(str(session.path))
             _around(survey, session, fd)
@@ -170,13 +167,10 @@ def _survey_below(root_fd: int, session: Session) -> Survey:
             issue = _flat_issue(root_fd, name, session.id, fd)
             survey.issues.append(issue)
             if issue.is_note:
-                flat = survey_flat(root_fd, name, live=flat_target(name, session.id) == _layout.CONTEXT)
-                survey.issues.extend(flat.issues)
-                survey.logs.extend(flat.logs)
+                survey.add(survey_flat(root_fd, name, live=flat_target(name, session.id) == _layout.CONTEXT))
     finally:
         if fd >= 0:
             _fs.active().close(fd)
-    return survey
 
 
 def flat_target(name: str, session_id: str) -> str:

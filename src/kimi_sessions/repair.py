@@ -27,7 +27,6 @@ A ``.torn`` file has two lines per piece: a JSON object that says where it came 
 from __future__ import annotations
 
 import json
-import os
 import stat as stat_module
 import time
 from collections.abc import Iterator
@@ -167,27 +166,32 @@ def _dry_run(session: Session) -> RepairReport:
 
 def _repair(session: Session) -> RepairReport:
     folder = session._folder
+    try:
+        return _repair_owned(session, folder)
+    except SessionsError:
+        raise
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not Path(folder.path).exists():
+            raise folder.gone() from error
+        raise WriteError.of(error, folder.path) from error
+
+
+def _repair_owned(session: Session, folder: SessionFolder) -> RepairReport:
+    path = str(session.path)
     # What an old client left flat moves into place first; what can't is a clash and has its own remedy.
     if session._store.locate(session.id) is None:
         raise folder.gone()
-    before = report_of(survey_session(session), session.id, str(session.path))
     worker = _Worker(session)
-    try:
-        worker.free_the_locks()
-        with folder.owned(), folder.step_lock:
-            for _ in range(_ROUNDS):
-                if not worker.run(survey_session(session).issues):
-                    break
-    except SessionsError:
-        raise
-    except FileNotFoundError as error:
-        if not os.path.lexists(folder.path):
-            raise folder.gone() from error
-        raise WriteError.of(error, folder.path) from error
-    except OSError as error:
-        raise WriteError.of(error, folder.path) from error
-    after = report_of(survey_session(session), session.id, str(session.path))
-    return RepairReport(session.id, str(session.path), before, tuple(worker.actions), after)
+    worker.free_the_locks()
+    with folder.owned(), folder.step_lock:
+        survey = survey_session(session)
+        before = after = report_of(survey, session.id, path)
+        for _ in range(_ROUNDS):
+            if not worker.run(survey.issues):
+                break
+            survey = survey_session(session)
+            after = report_of(survey, session.id, path)
+    return RepairReport(session.id, path, before, tuple(worker.actions), after)
 
 
 # --- what is to be done ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 
 from kimi_sessions import Finding, Session
 from kimi_sessions.check import check
+from kimi_sessions.context.history import refuse_message
+from kimi_sessions.context.records import parse_message_record
 from kimi_sessions.repair import INTERRUPTED, repair
 
 HEADER = '{"type": "metadata", "protocol_version": "1.10"}'
@@ -271,3 +274,55 @@ def test_no_byte_is_lost_by_a_repair(
 def said(data: bytes) -> Counter[int]:
     """Count the bytes that are neither space nor filling."""
     return Counter(data.replace(b"\xef\xbb\xbf", b"").translate(None, b" \t\r\n\0\x0b\x0c"))
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(0, 3)
+    | st.sampled_from(["", "text", "function", "user", "\ud800"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "text", "think", "id", "function", "name", "arguments", "image_url", "url"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+CALLS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": VALUES,
+            "function": st.fixed_dictionaries({"name": VALUES}, optional={"arguments": VALUES}),
+        },
+        optional={"type": VALUES, "extras": VALUES},
+    ),
+    max_size=2,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "tool", "system", "critic"])},
+        optional={
+            "content": VALUES,
+            "name": VALUES,
+            "tool_calls": VALUES | CALLS,
+            "tool_call_id": VALUES,
+            "partial": VALUES,
+        },
+    )
+)
+def test_what_counts_as_a_message_can_be_read_as_one(record: dict[str, Any]) -> None:
+    """The quick look that counts messages and the model that gives them agree on every record."""
+    counted = refuse_message(record) is None
+    try:
+        parse_message_record(json.dumps(record).encode())
+    except ValueError:
+        assert not counted
+    else:
+        assert counted

@@ -64,7 +64,7 @@ def refuse(value: dict[str, Any]) -> str | None:
 
 
 def refuse_message(record: dict[str, Any]) -> str | None:
-    """Tell why a record can't be a message, by its shape; None if it can. Control records can't."""
+    """Tell why a record can't be a message; None if it is one that the typed model takes. Control records aren't."""
     role = record.get("role")
     if role not in _MESSAGE_ROLES:
         return f"a message of the unknown role {str(role)[:40]!r}"
@@ -90,6 +90,41 @@ def refuse_message(record: dict[str, Any]) -> str | None:
     call_id = record.get("tool_call_id")
     if call_id is not None and not isinstance(call_id, str):
         return "a message whose tool call id is no text"
+    return None if _is_ordinary(record) else _refuse_by_model(record)
+
+
+def _is_ordinary(record: dict[str, Any]) -> bool:
+    """Tell whether all fields, of the right shape so far, hold what the model of a message surely takes."""
+    if not _is_text_or_none(record.get("name")) or record.get("partial") is not None:
+        return False
+    content = record.get("content")
+    if isinstance(content, list):
+        for part in content:
+            kind = part["type"]
+            if kind not in {"text", "think"} or not isinstance(part.get(kind), str):
+                return False
+            if kind == "think" and not _is_text_or_none(part.get("encrypted")):
+                return False
+    for call in record.get("tool_calls") or ():
+        if call.get("type", "function") != "function" or call.get("extras") is not None:
+            return False
+        if not _is_text_or_none(call["function"].get("arguments")):
+            return False
+    return True
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _refuse_by_model(record: dict[str, Any]) -> str | None:
+    """Ask the typed model, which has the last word: what is counted as a message here must be readable as one."""
+    from .records import parse_message_record
+
+    try:
+        parse_message_record(record)
+    except ValueError:
+        return "a message with a field that does not fit"
     return None
 
 
