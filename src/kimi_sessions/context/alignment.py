@@ -29,10 +29,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from kimi_sessions._lines import Damage, Span, iter_lines
 from kimi_sessions._text import user_text
-from kimi_sessions.wire.records import WireMessageRecord, dump_json
-from kimi_sessions.wire.turns import TURN_BEGIN, TURN_END, Turn, TurnFold, records_in_line
+from kimi_sessions.wire.records import WireMessageRecord, dump_json, record_from_line
+from kimi_sessions.wire.turns import (
+    TURN_BEGIN,
+    TURN_END,
+    Turn,
+    TurnFold,
+    iter_runs,
+    prompt_text,
+    records_in_line,
+)
 
 from .history import (
     CHECKPOINT_ROLE,
@@ -57,9 +67,12 @@ __all__ = [
 
 # --- the wire log ------------------------------------------------------------------------------------------
 
-_TOLD = (b"TurnBegin", b"TurnEnd", b"SteerInput", b"StepBegin", b"CompactionEnd")
+_TOLD = (b"TurnBegin", b"TurnEnd", b"SteerInput", b"CompactionEnd")
+_STEP = b"StepBegin"
 _TORN_BEGIN = re.compile(rb'"message"\s*:\s*\{\s*"type"\s*:\s*"TurnBegin')
 _CLEARING = frozenset({"/clear", "/reset", "/new"})
+#: A command that is a prompt by another name. (A flow's prompts are turns of their own.)
+_SKILL = "/skill:"
 #: Works in a context of its own: the turn inside it leaves no message.
 _INIT = "/init"
 
@@ -110,48 +123,118 @@ class WireOutline:
 
     def has_message(self, mark: Mark) -> bool:
         """Tell whether a turn should have left a message in the context."""
-        return (mark.ran if self.tells_steps else not mark.is_command) and not mark.apart
+        if mark.apart or self.tells_steps:
+            return mark.ran and not mark.apart
+        return not mark.is_command and not self._is_around_others(mark)
+
+    def _is_around_others(self, mark: Mark) -> bool:
+        """Tell whether other turns lie within a turn: those have the messages."""
+        index = mark.position // 2
+        if not mark.is_turn or not 0 <= index < len(self.turns) - 1:
+            return False
+        end = self.turns[index].end_offset
+        return end is not None and self.turns[index + 1].offset < end
 
 
 def outline_wire(fd: int, end: int | None = None) -> WireOutline:
     """Read an open wire log up to ``end`` bytes. Raises OSError."""
-    outline = WireOutline()
-    fold = TurnFold()
-    for offset, line in iter_lines(fd, 0, end):
-        # A line between turns may be a torn prompt with too little left to know it by.
-        if not line or (fold.is_open and not any(name in line for name in _TOLD)):
-            continue
+    reader = _WireReader()
+    for start, data, last in iter_runs(fd, 0, end):
+        places = _Places(data, last)
+        at = 0
+        while at < last:
+            # A line between turns may be a torn prompt with too little left to know it by.
+            if reader.fold.is_open:
+                told = places.first_from(at, steps=reader.asks_for_steps)
+                if told < 0:
+                    break
+                at = data.rfind(b"\n", at, told) + 1 or at
+            stop = data.find(b"\n", at, last)
+            if stop < 0:
+                stop = last
+            if stop > at:
+                reader.take(data[at:stop], start + at)
+            at = stop + 1
+    reader.outline.turns = reader.fold.turns
+    return reader.outline
+
+
+class _Places:
+    """Where in some whole lines of a log the names stand that tell about turns; each is looked for once."""
+
+    __slots__ = ("_data", "_places", "_stop")
+
+    def __init__(self, data: bytes, stop: int) -> None:
+        self._data = data
+        self._stop = stop
+        self._places = dict.fromkeys((_STEP, *_TOLD), 0)
+
+    def first_from(self, at: int, *, steps: bool) -> int:
+        """Return where the first of the names stands from ``at`` on, -1 for nowhere; that of steps only if asked."""
+        first = -1
+        for name, place in self._places.items():
+            if name is _STEP and not steps:
+                continue
+            found = place
+            if 0 <= place < at or place == 0:
+                found = self._places[name] = self._data.find(name, at, self._stop)
+            if found >= 0 and (first < 0 or found < first):
+                first = found
+        return first
+
+
+class _WireReader:
+    """Lines of a wire log in, its outline out."""
+
+    __slots__ = ("fold", "outline")
+
+    def __init__(self) -> None:
+        self.outline = WireOutline()
+        self.fold = TurnFold()
+
+    @property
+    def asks_for_steps(self) -> bool:
+        """Whether the next StepBegin would tell anything: that the log has them, or that the latest turn ran."""
+        marks = self.outline.marks
+        return not self.outline.tells_steps or (bool(marks) and not marks[-1].ran)
+
+    def take(self, line: bytes, offset: int) -> None:
+        """Take one line that begins at ``offset``."""
+        plain = record_from_line(line)
+        if plain is not None:
+            self._take_record(plain, offset, offset + len(line))
+            return
         records, damage = records_in_line(line)
         pieces: list[tuple[int, int, WireMessageRecord | bytes]] = [*records]
         pieces += [_piece(line, each) for each in damage]
         for start, stop, record in sorted(pieces, key=lambda piece: piece[0]):
-            if isinstance(record, bytes):
-                if _TORN_BEGIN.search(record) or not fold.is_open:
-                    outline.torn.append(offset + start)
-                    outline.marks.append(Mark(2 * len(fold.turns) - 1, None, is_turn=True))
-                continue
-            touched = fold.feed(record, offset + start, offset + stop)
-            latest = len(fold.turns) - 1
-            if record.type == TURN_BEGIN:
-                text = fold.turns[-1].user_text
-                apart = bool(outline.marks) and outline.marks[-1].is_init
-                outline.marks.append(Mark(2 * latest, text, is_turn=True, apart=apart))
-                if not _CLEARING.isdisjoint(text.split(maxsplit=1)[:1]):
-                    outline.rotations.append(2 * latest)
-            elif record.type == TURN_END:
-                if touched is not None:
-                    outline.ends.append((latest, offset + stop))
-            elif record.type == "SteerInput":
-                text = user_text(record.message.payload.get("user_input"))
-                outline.marks.append(Mark(2 * max(latest, 0), text, is_turn=False, ran=True))
-            elif record.type == "StepBegin":
-                outline.tells_steps = True
-                if outline.marks:
-                    outline.marks[-1].ran = True
-            elif record.type == "CompactionEnd":
-                outline.rotations.append(2 * max(latest, 0))
-    outline.turns = fold.turns
-    return outline
+            if not isinstance(record, bytes):
+                self._take_record(record, offset + start, offset + stop)
+            elif _TORN_BEGIN.search(record) or not self.fold.is_open:
+                self.outline.torn.append(offset + start)
+                self.outline.marks.append(Mark(2 * len(self.fold.turns) - 1, None, is_turn=True))
+
+    def _take_record(self, record: WireMessageRecord, start: int, stop: int) -> None:
+        outline, fold = self.outline, self.fold
+        touched = fold.feed(record, start, stop)
+        latest = len(fold.turns) - 1
+        if record.type == TURN_BEGIN:
+            text = fold.turns[-1].user_text
+            apart = bool(outline.marks) and outline.marks[-1].is_init
+            outline.marks.append(Mark(2 * latest, text, is_turn=True, apart=apart))
+            if not _CLEARING.isdisjoint(text.split(maxsplit=1)[:1]):
+                outline.rotations.append(2 * latest)
+        elif record.type == TURN_END:
+            if touched is not None:
+                outline.ends.append((latest, stop))
+        elif record.type == "SteerInput":
+            outline.marks.append(Mark(2 * max(latest, 0), prompt_text(record), is_turn=False, ran=True))
+        elif record.type == "StepBegin":
+            outline.tells_steps = True
+            if outline.marks:
+                outline.marks[-1].ran = True
+        elif record.type == "CompactionEnd":
+            outline.rotations.append(2 * max(latest, 0))
 
 
 def _piece(line: bytes, damage: Damage) -> tuple[int, int, bytes]:
@@ -171,6 +254,10 @@ def outline_of_turns(context: ContextOutline) -> WireOutline:
 # --- the context log ---------------------------------------------------------------------------------------
 
 _ROLE = re.compile(rb'"role"\s*:\s*"(\w+)')
+
+
+_DMAIL = "<system>You just got a D-Mail"
+_WITHIN_TURN = ("<system-reminder>", "<notification ", _DMAIL)
 
 
 class Kind(Enum):
@@ -200,6 +287,11 @@ class Item:
     digest: int
     after_checkpoint: bool
     position: int = -1
+
+    @property
+    def is_within_turn(self) -> bool:
+        """True for a message that the client adds between steps, to the turn that is running."""
+        return self.text.lstrip().startswith(_WITHIN_TURN)
 
 
 @dataclass(slots=True)
@@ -231,16 +323,57 @@ class ContextOutline:
         return any(item.kind is Kind.SUMMARY for item in self.items[:2])
 
     @property
+    def is_answered_anew(self) -> bool:
+        """True if what is new begins with an answer, as after the same prompt said once more."""
+        return self.repeated < len(self.items) and self.items[self.repeated].kind is Kind.OTHER
+
+    @property
     def new(self) -> list[Item]:
         """The items that do not repeat the file before."""
         return self.items[self.repeated :]
 
 
-def outline_context(fd: int, end: int) -> ContextOutline:
-    """Read an open context log up to ``end`` bytes. Raises OSError."""
+class _Role(msgspec.Struct):
+    role: str
+
+
+_decode_role = msgspec.json.Decoder(_Role).decode
+
+
+def _plain_role(line: bytes) -> str | None:
+    """Return the role of a line that is one record and nothing else, fast; None if it needs the whole policy."""
+    if line[:1] != b"{" or line[-1:] != b"}":
+        return None
+    try:
+        return _decode_role(line).role
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def outline_context(fd: int, end: int, *, alone: bool = False) -> ContextOutline:
+    """
+    Read an open context log up to ``end`` bytes.
+
+    With ``alone`` the outline will not be compared with another's: messages that are no user's need no digest then,
+    and of several in a row one stands for all. Raises OSError.
+    """
     outline = ContextOutline(size=end)
+    items = outline.items
     checkpoint: int | None = None
     for offset, line in iter_lines(fd, 0, end):
+        plain = _plain_role(line) if alone else None
+        if plain is not None and plain != "user":
+            if plain == CHECKPOINT_ROLE:
+                checkpoint = offset
+                outline.has_checkpoints = True
+            elif plain == SYSTEM_PROMPT_ROLE:
+                outline.system_prompts.append((offset, offset + len(line)))
+            else:
+                # The first two are told one by one: the beginning of a file is looked at by place.
+                if not plain.startswith("_") and (len(items) < 2 or items[-1].kind is not Kind.OTHER):
+                    items.append(Item(Kind.OTHER, offset, "", 0, checkpoint is not None))
+                checkpoint = None
+            continue
         records, damage = context_records(line)
         pieces: list[Span | Damage] = sorted([*records, *damage], key=lambda piece: piece.offset)
         for piece in pieces:
@@ -288,79 +421,97 @@ def _item(span: Span, at: int, checkpoint: int | None) -> Item:
 # --- one conversation out of several files -----------------------------------------------------------------
 
 
-def _mark_repeated(before: ContextOutline | None, context: ContextOutline) -> bool:
+def _mark_repeated(before: ContextOutline | None, context: ContextOutline) -> list[int]:
     """
-    Note what ``context`` repeats of the file before it. True if that is sure.
+    Note how many items of ``context`` repeat the file before it, and return fewer that it could be as well.
 
     After a compaction, what was kept stands behind the summary: the end of the old file. After a revert, the new
-    file begins as the old one does; but so does one that was cleared, if the same was said again.
+    file begins as the old one does; but so does one that was cleared, or where the same was said again right after.
     """
     old = [item.digest for item in before.items] if before is not None else []
     new = [item.digest for item in context.items]
     same = 0
     while same < min(len(new), len(old)) and new[same] == old[same]:
         same += 1
-    if context.has_summary:
-        head = next(index for index, item in enumerate(context.items) if item.kind is Kind.SUMMARY) + 1
+    head = next((index for index, item in enumerate(context.items[:2], 1) if item.kind is Kind.SUMMARY), 0)
+    if head:
         kept = min(len(old), len(new) - head)
         while kept > 0 and old[-kept:] != new[head : head + kept]:
             kept -= 1
-        context.repeated = max(head + kept, same)
-        return True
-    if any(item.kind is Kind.USER for item in context.items[:same]):
-        context.repeated = same
-        return False
-    return True
+        same = max(head + kept, same)
+    context.repeated = same
+    spoken = [index for index, item in enumerate(context.items[:same]) if item.kind is Kind.USER]
+    if not spoken:
+        context.repeated = head and same
+        return []
+    following = context.items[same] if same < len(new) else None
+    if following is not None and following.text.lstrip().startswith(_DMAIL):
+        return []  # only a revert is followed by this
+    again = context.is_answered_anew and spoken[-1] > spoken[0]
+    return [*([] if head else [spoken[0]]), *([spoken[-1]] if again else [])]
 
 
 def _align(wire: WireOutline, contexts: Sequence[ContextOutline]) -> None:
     """Give every message its position, and every file its number of repeated items."""
-    unsure: list[ContextOutline] = []
+    unsure: dict[int, list[int]] = {}
     before: ContextOutline | None = None
-    for context in contexts:
-        if not _mark_repeated(before, context):
-            unsure.append(context)
+    for index, context in enumerate(contexts):
+        fewer = _mark_repeated(before, context)
+        if fewer:
+            unsure[index] = fewer
         if context.items:
             before = context
     latest = contexts[0].has_summary or len(wire.rotations) > len(contexts) - 1
     while True:
-        # A file that begins as the one before is a new beginning if all of it finds prompts of its own.
-        row = [item for context in contexts for item in (context.items if context in unsure else context.new)]
-        spoken = [item for item in row if item.kind in {Kind.USER, Kind.INJECTED}]
-        heavy = {id(item) for context in contexts for item in context.new}
-        pairs = _match(spoken, [id(item) in heavy for item in spoken], wire, latest=latest)
-        matched = {id(spoken[index]) for index in pairs}
+        row: list[tuple[Item, int]] = []
+        for index, context in enumerate(contexts):
+            if index in unsure:
+                worth = _LIKELY if context.is_answered_anew else _UNLIKELY
+                row += [(item, worth) for item in context.items[unsure[index][0] : context.repeated]]
+            row += [(item, _SURE) for item in context.new]
+        row = [(item, worth) for item, worth in row if item.kind in {Kind.USER, Kind.INJECTED}]
+        pairs = _match(row, wire, latest=latest)
+        matched = {id(row[index][0]) for index in pairs}
+        # What may repeat the file before is new if all of it finds prompts of its own; else fewer of it may.
         refuted = [
-            context
-            for context in unsure
-            if any(
-                item.kind is Kind.USER and id(item) not in matched
-                for item in context.items[: context.repeated]
-            )
+            index for index, fewer in unsure.items() if not _all_match(contexts[index], fewer[0], matched)
         ]
         if not refuted:
             break
-        unsure = [context for context in unsure if context not in refuted]
-    for context in unsure:
-        context.repeated = 0
+        for index in refuted:
+            del unsure[index][0]
+            if not unsure[index]:
+                del unsure[index]
+    for index, fewer in unsure.items():
+        contexts[index].repeated = fewer[0]
     for index, mark_index in pairs.items():
-        spoken[index].position = wire.marks[mark_index].position
+        row[index][0].position = wire.marks[mark_index].position
     _fill_gaps(wire, contexts, matched)
+
+
+def _all_match(context: ContextOutline, start: int, matched: set[int]) -> bool:
+    doubtful = context.items[start : context.repeated]
+    return all(id(item) in matched for item in doubtful if item.kind is Kind.USER)
 
 
 _RANKS = 40
 _MANY_PAIRS = 100_000
 
 
-def _match(
-    items: Sequence[Item], heavy: Sequence[bool], wire: WireOutline, *, latest: bool
-) -> dict[int, int]:
-    """
-    Match messages with prompts and steers of the same text, both in order, with the most weight.
+#: What matching a message is worth, half as much again with a turn that ran: one that is surely new; one that may
+#: repeat an older one, but was answered otherwise; one that may repeat an older one. The less sure are never worth
+#: moving a sure one to a turn that did not run.
+_SURE, _LIKELY, _UNLIKELY = 16, 4, 1
 
-    Weight goes to messages that are surely new and to turns that ran. Returns item indexes to mark indexes.
+
+def _match(row: Sequence[tuple[Item, int]], wire: WireOutline, *, latest: bool) -> dict[int, int]:
+    """
+    Match messages with prompts and steers of the same text, both in order, so that the pairs are worth the most.
+
+    ``row`` holds messages and what they are worth. Returns indexes in it to indexes of marks.
     """
     marks = wire.marks
+    items = [item for item, _ in row]
     item_order = range(len(items) - 1, -1, -1) if latest else range(len(items))
     mark_order = range(len(marks) - 1, -1, -1) if latest else range(len(marks))
     places: defaultdict[str, list[int]] = defaultdict(list)
@@ -392,7 +543,7 @@ def _match(
         for step in _within_reach(places.get(item.text, []), rank, counts[item.text]):
             mark_index = mark_order[step]
             weight, chain = heaviest_before(step)
-            worth = (4 if heavy[item_index] else 1) + (2 if marks[mark_index].ran else 0)
+            worth = row[item_index][1] * (3 if wire.has_message(marks[mark_index]) else 2)
             found.append((weight + worth, step, mark_index, chain))
         for weight, step, mark_index, chain in found:
             chains.append((item_index, mark_index, chain))
@@ -456,14 +607,14 @@ def _fill_gap(
     starters = [item for context, item in gap if context.begins_turn(item)]
     takers = [mark for mark in free if wire.has_message(mark)]
     if not takers and not wire.tells_steps:
-        takers = list(free)
+        takers = [mark for mark in free if (mark.text or "").lstrip().startswith(_SKILL)]
     if len(starters) < len(takers):
         takers = takers[len(takers) - len(starters) :]
     taken = {id(item): mark for item, mark in zip(starters, takers, strict=False)}
     for _, item in gap:
         if id(item) in taken:
             current = max(current, taken[id(item)].position)
-        elif item.kind is Kind.INJECTED and not item.text.lstrip().startswith(_WITHIN_TURN):
+        elif item.kind is Kind.INJECTED and not item.is_within_turn:
             # Of an unknown command, or none: the last that may have left it.
             commands = [mark.position for mark in free if mark.is_command and not mark.ran]
             current = max([current, *commands])
@@ -476,7 +627,6 @@ _COMMANDS = (
     ("<system>The user just ran `/init`", (_INIT,)),
     ("<system>The user has added", ("/add-dir",)),
 )
-_WITHIN_TURN = ("<system-reminder>", "<notification ", "<system>You just got a D-Mail")
 
 
 def _command_of(item: Item, free: Sequence[Mark], current: int) -> Mark | None:
@@ -494,7 +644,8 @@ def _last_within(wire: WireOutline, mark: Mark) -> int:
     """Return the last turn that began before this one ended: what a command leaves, it leaves at its end."""
     turn = wire.turns[mark.position // 2]
     if turn.end_offset is None:
-        return mark.position
+        following = next((each for each in wire.marks if each.position > mark.position), mark)
+        return following.position if following.apart else mark.position
     return 2 * (bisect.bisect_left([each.offset for each in wire.turns], turn.end_offset) - 1)
 
 
@@ -558,7 +709,7 @@ def _in_use_since(wire: WireOutline, contexts: Sequence[ContextOutline]) -> Iter
         begins = next(following, 2 * len(wire.turns))
         if _goes_on(context, latest):
             since = max(since, latest)
-            if rotation == latest:
+            if rotation == latest and context.has_summary:
                 rotation = next(rotations, None)
         elif rotation is not None and rotation < begins:
             since = max(since, rotation)
@@ -571,6 +722,7 @@ def _in_use_since(wire: WireOutline, contexts: Sequence[ContextOutline]) -> Iter
 def _goes_on(context: ContextOutline, latest: int) -> bool:
     """Tell whether a file's new part begins in the middle of a turn."""
     for item in context.new:
-        if item.kind is not Kind.MARKER:
-            return item.kind is Kind.OTHER or item.position <= latest
+        if item.kind is Kind.MARKER or (item.kind is Kind.INJECTED and not item.is_within_turn):
+            continue
+        return item.kind is Kind.OTHER or item.position <= latest
     return False
