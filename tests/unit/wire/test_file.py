@@ -107,13 +107,13 @@ async def test_reading_may_begin_at_any_line_s_start(path: Path) -> None:
 async def test_a_log_of_nothing_but_damage_is_read_in_one_pass(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A hundred thousand bad lines are told one by one, each with its place, without counting from the start anew."""
+    """Twenty thousand bad lines are told one by one, each with its place, without counting from the start anew."""
     caplog.set_level("ERROR", "kimi_sessions")
-    path.write_bytes(b"x\n" * 100_000 + line(1) + b"\n")
+    path.write_bytes(b"x\n" * 20_000 + line(1) + b"\n")
     findings: list[Finding] = []
     records = [record async for record in WireFile(path).iter_records(on_finding=findings.append)]
     assert [record.timestamp for record in records] == [1.0]
-    assert [finding.offset for finding in findings] == list(range(0, 200_000, 2))
+    assert [finding.offset for finding in findings] == list(range(0, 40_000, 2))
 
 
 async def test_records_larger_than_any_block_are_read(path: Path) -> None:
