@@ -15,9 +15,12 @@ record would give. (A type name spelled with JSON escapes would be missed; nothi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
 
 from kimi_sessions import _fs
 from kimi_sessions._append_log import open_for_reading
@@ -26,13 +29,22 @@ from kimi_sessions._text import user_text
 
 from .records import WireMessageRecord, record_from_line, record_from_span, refuse
 
-__all__ = ["Turn", "TurnFold", "TurnScan", "read_turns", "records_in_line", "scan_turns"]
+__all__ = [
+    "Turn",
+    "TurnFold",
+    "TurnScan",
+    "iter_runs",
+    "prompt_text",
+    "read_turns",
+    "records_in_line",
+    "scan_turns",
+]
 
 TURN_BEGIN = "TurnBegin"
 TURN_END = "TurnEnd"
-_CANDIDATES = (b"TurnBegin", b"TurnEnd")
-#: One read of the byte search. Larger reads are no faster, smaller ones cost a call each.
-_SCAN_BYTES = 1 << 20
+_find_names = re.compile(rb"Turn(?:Begin|End)").finditer
+#: One read of the byte search, in memory that is used again for the next; larger reads are no faster.
+_SCAN_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +110,47 @@ class TurnFold:
         """Take one record with its place in the log; return the turn it began or closed, if any."""
         if record.type == TURN_BEGIN:
             index = len(self.turns)
-            text = user_text(record.message.payload.get("user_input"))
-            self.turns.append(Turn(index, text, _seconds(record.timestamp), None, offset))
+            self.turns.append(Turn(index, prompt_text(record), _seconds(record.timestamp), None, offset))
             self._open.append(index)
             return index
         if record.type == TURN_END and self._open:
             index = self._open.pop()
-            self.turns[index] = replace(
-                self.turns[index], ended_at=_seconds(record.timestamp), end_offset=end_offset
+            turn = self.turns[index]
+            ended_at = _seconds(record.timestamp)
+            self.turns[index] = Turn(
+                index, turn.user_text, turn.started_at, ended_at, turn.offset, end_offset
             )
             return index
         return None
 
     def feed_line(self, line: bytes, offset: int) -> None:
         """Take all records of one line that begins at ``offset``."""
+        plain = record_from_line(line)
+        if plain is not None:
+            self.feed(plain, offset, offset + len(line))
+            return
         for start, stop, record in records_in_line(line)[0]:
             self.feed(record, offset + start, offset + stop)
+
+
+class _Prompt(msgspec.Struct):
+    """The one field of a TurnBegin or SteerInput that counts here; of any type, as it comes."""
+
+    user_input: Any = None
+
+
+_decode_prompt = msgspec.json.Decoder(_Prompt).decode
+
+
+def prompt_text(record: WireMessageRecord) -> str:
+    """Return the text of a TurnBegin or SteerInput record, "" where it has none."""
+    payload = record.raw_payload
+    if payload is not None:
+        try:
+            return user_text(_decode_prompt(payload).user_input)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # the whole policy has the last word
+    return user_text(record.message.payload.get("user_input"))
 
 
 def _seconds(timestamp: float) -> float | None:
@@ -140,18 +177,90 @@ def scan_turns(fd: int, end: int | None = None, *, after: TurnScan | None = None
 
     With ``after``, an earlier scan of the same log, only what was appended since is read. Raises OSError.
     """
-    fold = TurnFold(() if after is None else after.settled)
+    rows = _Rows(() if after is None else after.settled)
     offset = 0 if after is None else after.offset
     settled: tuple[Turn, ...] | None = None
-    for start, data, terminated in _iter_whole_lines(fd, offset, end):
-        if terminated:
-            offset = start + len(data) + 1
+    for start, data, stop in iter_runs(fd, offset, end):
+        if stop < len(data):
+            offset = start + stop + 1
         else:
-            settled = tuple(fold.turns)
-        for first, last in _candidate_lines(data):
-            fold.feed_line(data[first:last], start + first)
-    turns = tuple(fold.turns)
+            settled = rows.turns()
+        done = 0
+        for match in _find_names(data, 0, stop):
+            at = match.start()
+            if at < done:
+                continue  # one more on the same line
+            first = data.rfind(b"\n", done, at) + 1 or done
+            done = data.find(b"\n", at)
+            if done < 0:
+                done = stop
+            rows.take(data[first:done], start + first)
+    turns = rows.turns()
     return TurnScan(turns, offset, turns if settled is None else settled)
+
+
+class _TurnMessage(msgspec.Struct):
+    type: str
+    payload: _Prompt
+
+
+class _TurnRecord(msgspec.Struct):
+    timestamp: float
+    message: _TurnMessage
+
+
+_decode_turn = msgspec.json.Decoder(_TurnRecord).decode
+
+
+class _Rows:
+    """
+    What ``TurnFold`` does, for a scan: lines in, and each turn made once, at the end.
+
+    A row is a turn that an earlier scan made and nothing has touched since, or the values of one.
+    """
+
+    __slots__ = ("_open", "_rows")
+
+    def __init__(self, turns: Iterable[Turn]) -> None:
+        self._rows: list[Turn | tuple[str, float | None, float | None, int, int | None]] = list(turns)
+        self._open = [index for index, turn in enumerate(turns) if turn.end_offset is None]
+
+    def take(self, line: bytes, offset: int) -> None:
+        """Take one line that begins at ``offset``."""
+        try:
+            plain = _decode_turn(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            for start, stop, record in records_in_line(line)[0]:
+                if record.type == TURN_BEGIN:
+                    self._begin(prompt_text(record), record.timestamp, offset + start)
+                elif record.type == TURN_END:
+                    self._end(record.timestamp, offset + stop)
+            return
+        message = plain.message
+        if message.type == TURN_BEGIN:
+            text = message.payload.user_input
+            self._begin(text if type(text) is str else user_text(text), plain.timestamp, offset)
+        elif message.type == TURN_END:
+            self._end(plain.timestamp, offset + len(line))
+
+    def _begin(self, text: str, timestamp: float, offset: int) -> None:
+        self._open.append(len(self._rows))
+        self._rows.append((text, _seconds(timestamp), None, offset, None))
+
+    def _end(self, timestamp: float, end_offset: int) -> None:
+        if self._open:
+            index = self._open.pop()
+            row = self._rows[index]
+            if isinstance(row, Turn):
+                row = (row.user_text, row.started_at, None, row.offset, None)
+            self._rows[index] = (row[0], row[1], _seconds(timestamp), row[3], end_offset)
+
+    def turns(self) -> tuple[Turn, ...]:
+        """Return the turns so far."""
+        for index, row in enumerate(self._rows):
+            if not isinstance(row, Turn):
+                self._rows[index] = Turn(index, *row)
+        return tuple(self._rows)  # type: ignore[arg-type]
 
 
 def read_turns(path: _fs.Path) -> list[Turn]:
@@ -160,35 +269,26 @@ def read_turns(path: _fs.Path) -> list[Turn]:
         return [] if fd is None else list(scan_turns(fd).turns)
 
 
-def _iter_whole_lines(fd: int, start: int, end: int | None) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield runs of whole lines as one piece each, without the last newline (False: there was none)."""
-    rest: list[bytes] = []
+def iter_runs(fd: int, start: int, end: int | None) -> Iterator[tuple[int, bytes, int]]:
+    """
+    Yield ``(offset, data, stop)``: whole lines of an open log are ``data[:stop]``, the last one without its newline.
+
+    ``stop`` is all of ``data`` only for a last line that had none. Raises OSError.
+    """
+    size = _SCAN_BYTES
     offset = start
-    for chunk in _fs.iter_chunks(fd, start, end, _SCAN_BYTES):
-        cut = chunk.rfind(b"\n")
-        if cut < 0:
-            rest.append(chunk)
+    while end is None or offset < end:
+        want = size if end is None else min(size, end - offset)
+        data = _fs.read_fd(fd, offset, want)
+        if not data:
+            return
+        stop = data.rfind(b"\n")
+        if stop < 0:
+            if len(data) < size:
+                yield offset, data, len(data)
+                return
+            size *= 2  # a longer line than that
             continue
-        data = b"".join([*rest, chunk[:cut]])
-        yield offset, data, True
-        offset += len(data) + 1
-        rest = [chunk[cut + 1 :]]
-    tail = b"".join(rest)
-    if tail:
-        yield offset, tail, False
-
-
-def _candidate_lines(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where the lines lie that hold one of the type names, in order."""
-    begin, end = (data.find(name) for name in _CANDIDATES)
-    while begin >= 0 or end >= 0:
-        at = begin if end < 0 or 0 <= begin < end else end
-        first = data.rfind(b"\n", 0, at) + 1
-        last = data.find(b"\n", at)
-        if last < 0:
-            last = len(data)
-        yield first, last
-        if 0 <= begin < last:
-            begin = data.find(_CANDIDATES[0], last)
-        if 0 <= end < last:
-            end = data.find(_CANDIDATES[1], last)
+        yield offset, data, stop
+        offset += stop + 1
+        size = _SCAN_BYTES
