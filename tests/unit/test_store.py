@@ -1,0 +1,293 @@
+"""The steps below the verbs: sessions appear and disappear whole, long names fit, and races have one winner."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.seam import UnsyncedFs
+
+from kimi_sessions import _fs
+from kimi_sessions._store import SessionFolder, WorkDirStore
+from kimi_sessions.errors import (
+    SessionBusyError,
+    SessionExistsError,
+    SessionNotFoundError,
+    WriteError,
+)
+from kimi_sessions.layout import ProjectLayout, ShareLayout
+
+
+@pytest.fixture(autouse=True)
+def unsynced() -> Iterator[None]:
+    """Wait for no disk: what is durable when is tested elsewhere."""
+    with _fs.using(UnsyncedFs()):
+        yield
+
+
+@pytest.fixture(params=["project", "share"])
+def store(request: pytest.FixtureRequest, work_dir: Path, tmp_path: Path) -> WorkDirStore:
+    """Give the store of a work dir in each of the two layouts."""
+    return WorkDirStore(
+        ProjectLayout() if request.param == "project" else ShareLayout(tmp_path / "share"), work_dir
+    )
+
+
+def sessions_of(store: WorkDirStore) -> Path:
+    """Give the sessions folder."""
+    return Path(store.paths[0])
+
+
+def put(
+    store: WorkDirStore, session_id: str, context: bytes = b'{"role":"user","content":"x"}\n'
+) -> SessionFolder:
+    """Write a session as another program."""
+    folder = sessions_of(store) / session_id
+    folder.mkdir(parents=True)
+    (folder / "context.jsonl").write_bytes(context)
+    return SessionFolder(store, session_id, str(folder.parent))
+
+
+def ids_of(store: WorkDirStore) -> list[str]:
+    """List the sessions that a scan finds."""
+    return sorted(located.facts.id for located in store.scan().located)
+
+
+class Meddling(UnsyncedFs):
+    """The file system, with something done just before one kind of call."""
+
+    def __init__(self, call: str, meddle: Callable[..., None]) -> None:
+        real = getattr(UnsyncedFs, call)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            meddle(*args)
+            return real(*args, **kwargs)
+
+        setattr(self, call, wrapped)
+
+
+def test_a_scan_gives_each_session_once_with_the_folder_it_lies_in(store: WorkDirStore) -> None:
+    """In no promised order."""
+    for name in ("a", "b"):
+        put(store, name)
+    listing = store.scan()
+    assert sorted(located.facts.id for located in listing.located) == ["a", "b"]
+    assert {located.sessions_path for located in listing.located} == {str(sessions_of(store))}
+    assert listing.problems == []
+
+
+def test_a_session_that_disappears_during_a_scan_is_left_out(store: WorkDirStore) -> None:
+    """And does not end the scan."""
+    for name in ("a", "b", "c"):
+        put(store, name)
+    gone: list[str] = []
+
+    def remove(path: object, *_: object) -> None:
+        if not gone and str(path).startswith("b/"):
+            gone.append("b")
+            (sessions_of(store) / "b" / "context.jsonl").unlink()
+            (sessions_of(store) / "b").rmdir()
+
+    with _fs.using(Meddling("open", remove)):
+        assert ids_of(store) == ["a", "c"]
+    assert gone == ["b"]
+
+
+def test_a_flat_file_is_moved_by_rename_where_there_are_no_hard_links(store: WorkDirStore) -> None:
+    """And still overwrites nothing."""
+    put(store, "taken", b"folder\n")
+    for name in ("one", "taken"):
+        (sessions_of(store) / f"{name}.jsonl").write_bytes(b"flat\n")
+
+    class NoLinks(UnsyncedFs):
+        def __init__(self) -> None:
+            def link(*args: object, **kwargs: object) -> None:
+                raise OSError(errno.EPERM, "no links here")
+
+            self.link = link
+
+    with _fs.using(NoLinks()):
+        listing = store.scan()
+    assert sorted(located.facts.id for located in listing.located) == ["one", "taken"]
+    assert (sessions_of(store) / "one" / "context.jsonl").read_bytes() == b"flat\n"
+    assert (sessions_of(store) / "taken" / "context.jsonl").read_bytes() == b"folder\n"
+    assert (sessions_of(store) / "taken.jsonl").exists()
+
+
+def test_a_flat_file_that_cannot_be_moved_is_a_problem_of_the_list(store: WorkDirStore) -> None:
+    """A store that can't be written can still be listed."""
+    put(store, "healthy")
+    (sessions_of(store) / "one.jsonl").write_bytes(b"flat\n")
+
+    class ReadOnly(UnsyncedFs):
+        def __init__(self) -> None:
+            def refuse(*args: object, **kwargs: object) -> None:
+                raise OSError(errno.EROFS, "Read-only file system")
+
+            self.link = self.mkdir = self.rename = self.unlink = refuse
+
+    with _fs.using(ReadOnly()):
+        listing = store.scan()
+        assert [located.facts.id for located in listing.located] == ["healthy"]
+        assert [problem.kind for problem in listing.problems] == ["flat-not-moved"]
+        with pytest.raises(WriteError):
+            store.locate("one")
+    assert (sessions_of(store) / "one.jsonl").read_bytes() == b"flat\n"
+
+
+def test_a_creation_that_fails_leaves_nothing_behind(store: WorkDirStore) -> None:
+    """Its name is free again."""
+    store.create("first")
+
+    class Full(UnsyncedFs):
+        def __init__(self) -> None:
+            def write(*args: object) -> int:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            self.write = write
+
+    with _fs.using(Full()), pytest.raises(WriteError) as caught:
+        store.create("second")
+    assert caught.value.errno == errno.ENOSPC
+    assert os.listdir(sessions_of(store)) == ["first"]
+    store.create("second")
+
+
+def test_of_many_threads_that_create_one_id_one_succeeds(store: WorkDirStore) -> None:
+    """And what it made is whole."""
+    outcomes: list[str] = []
+
+    def create() -> None:
+        try:
+            store.create("one")
+        except SessionExistsError:
+            outcomes.append("exists")
+        else:
+            outcomes.append("made")
+
+    threads = [threading.Thread(target=create) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["exists"] * 5 + ["made"]
+    assert {"context.jsonl", "session.json"} <= set(os.listdir(sessions_of(store) / "one"))
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "字" * 85])
+def test_the_longest_names_can_be_listed_trashed_restored_and_deleted(store: WorkDirStore, name: str) -> None:
+    """Although the trash adds to a name."""
+    folder = put(store, name)
+    assert ids_of(store) == [name]
+    entry = store.trash(folder, title="t", reason="")
+    assert store.trashed() == [entry]
+    assert entry.session_id == name
+    store.restore(entry)
+    assert ids_of(store) == [name]
+    assert store.delete(SessionFolder(store, name, str(sessions_of(store))))
+    assert ids_of(store) == []
+
+
+def test_restoring_never_overwrites(store: WorkDirStore) -> None:
+    """Neither a session nor a flat file; the trash stays as it is."""
+    entry = store.trash(put(store, "one"), title="", reason="")
+    for taken in ("one", "one.jsonl"):
+        (sessions_of(store) / taken).touch()
+        with pytest.raises(SessionExistsError):
+            store.restore(entry)
+        (sessions_of(store) / taken).unlink()
+    assert store.trashed() == [entry]
+    store.restore(entry)
+    with pytest.raises(SessionExistsError):
+        store.restore(entry)
+    store.delete(SessionFolder(store, "one", str(sessions_of(store))))
+    with pytest.raises(SessionNotFoundError):
+        store.restore(entry)
+
+
+def test_a_trash_that_is_a_link_is_refused(store: WorkDirStore, tmp_path: Path) -> None:
+    """What is thrown away does not leave the store."""
+    folder = put(store, "one")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    trash = Path(store.trash_path(str(sessions_of(store))))
+    trash.parent.mkdir(exist_ok=True)
+    trash.symlink_to(outside)
+    for step in (lambda: store.trash(folder, title="", reason=""), lambda: store.delete(folder)):
+        with pytest.raises(WriteError):
+            step()
+    assert os.listdir(outside) == []
+    assert ids_of(store) == ["one"]
+
+
+def test_a_failed_delete_is_raised_and_finished_by_the_next(store: WorkDirStore) -> None:
+    """The session is gone from every list meanwhile."""
+    folder = put(store, "one")
+
+    class Stuck(UnsyncedFs):
+        def __init__(self) -> None:
+            def unlink(*args: object, **kwargs: object) -> None:
+                raise OSError(errno.EIO, "Input/output error")
+
+            self.unlink = unlink
+
+    with _fs.using(Stuck()), pytest.raises(WriteError) as caught:
+        store.delete(folder)
+    assert caught.value.errno == errno.EIO
+    assert ids_of(store) == []
+    assert store.trashed() == []
+    trash = Path(store.trash_path(str(sessions_of(store))))
+    assert len(os.listdir(trash)) == 1
+    store.delete(put(store, "two"))
+    assert os.listdir(trash) == []
+
+
+def test_an_empty_session_is_discarded_and_one_with_content_is_not(store: WorkDirStore) -> None:
+    """Looked at under the locks; one that is held is left alone."""
+    assert not store.discard_if_empty(put(store, "full"))
+    empty = put(store, "empty", b"")
+    other = SessionFolder(store, "empty", str(sessions_of(store)))
+    with other.owned():
+        assert not store.discard_if_empty(empty)
+        with pytest.raises(SessionBusyError):
+            store.delete(empty)
+    assert store.discard_if_empty(empty)
+    assert ids_of(store) == ["full"]
+    with pytest.raises(SessionNotFoundError):
+        store.discard_if_empty(empty)
+
+
+def test_an_empty_session_with_a_flat_file_beside_it_is_not_discarded(store: WorkDirStore) -> None:
+    """The conversation is in that one."""
+    empty = put(store, "one", b"")
+    (sessions_of(store) / "one.jsonl").write_bytes(b'{"role":"user","content":"x"}\n')
+    assert not store.discard_if_empty(empty)
+    assert ids_of(store) == ["one"]
+
+
+def test_locks_are_free_after_every_step_that_failed(store: WorkDirStore) -> None:
+    """The next one gets through."""
+    folder = put(store, "one")
+
+    class Stuck(UnsyncedFs):
+        def __init__(self) -> None:
+            def rename(*args: object, **kwargs: object) -> None:
+                raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+            self.rename = rename
+
+    for step in (lambda: store.trash(folder, title="", reason=""), lambda: store.delete(folder)):
+        with _fs.using(Stuck()), pytest.raises(WriteError):
+            step()
+        other = SessionFolder(store, "one", str(sessions_of(store)))
+        with other.owned(), other.step_lock:
+            pass
+        other.close()
+    assert ids_of(store) == ["one"]
+    assert store.trashed() == []
+    assert store.delete(folder)
