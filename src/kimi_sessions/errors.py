@@ -5,7 +5,7 @@ Every error this library raises on purpose, in one tree.
     ├── NotFoundError
     │   ├── SessionNotFoundError         .session_id .searched
     │   ├── WorkDirNotFoundError         .path
-│   ├── SourceNotFoundError          .path .reason
+    │   ├── SourceNotFoundError          .path .reason
     │   ├── HomeNotFoundError            .variable
     │   └── CheckpointNotFoundError      .checkpoint_id .next_checkpoint_id
     ├── SessionExistsError               .session_id .path

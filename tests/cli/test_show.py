@@ -182,3 +182,11 @@ def test_a_session_is_found_from_another_folder(run: Run, make: Make, tmp_path: 
     assert session.id in done.err
     assert run("rename", session.id, "New", *there).code == 0
     assert asyncio.run(Session.open(session.work_dir, session.id)).title == "New"
+
+
+def test_a_fork_says_what_it_was_made_of(run: Run, make: Make) -> None:
+    """The facts name the parent and the turns that were taken: some, or all of them."""
+    session = make("One", "Two")
+    some, everything = (run("fork", session.id, *turn).out.strip() for turn in (("--turn", "0"), ()))
+    assert f"  forked    from {session.id}, turns 0 to 0\n" in run("show", some).out
+    assert f"  forked    from {session.id}, all turns\n" in run("show", everything).out

@@ -17,7 +17,7 @@ def command(
     ctx: typer.Context,
     *,
     session_id: Annotated[
-        str, typer.Argument(metavar="[ID]", help="This one, in whatever work dir it is.", show_default=False)
+        str, typer.Argument(metavar="ID", help="This one, in whatever work dir it is.", show_default=False)
     ] = "@last",
 ) -> None:
     """

@@ -37,7 +37,7 @@ def command(
     session_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]",
+            metavar="ID",
             help="A session's id, a unique beginning of one, or @last; without one, all of the work dir.",
             show_default=False,
         ),

@@ -233,11 +233,12 @@ def _sum(plan: Plan, *, dry_run: bool) -> str:
     size = sum(facts.size_bytes for item in plan.items for facts in item.files)
     records = sum(sum(counts.values()) for item in plan.items for counts in item.records.values())
     damaged = sum(item.damaged for item in plan.items)
-    sessions = sum(1 for _ in plan.items)
+    count = sum(1 for _ in plan.items)
+    sessions = f"{count} session{'s' if count != 1 else ''}"
     if dry_run:
         planned = sum(item.session.size_bytes for item in plan.items if item.status.carried)
-        return f"{sessions} sessions, {planned} bytes; nothing was changed"
-    text = f"{sessions} sessions: {files} files, {size} bytes compared by hash, {records} records counted"
+        return f"{sessions}, {planned} bytes; nothing was changed"
+    text = f"{sessions}: {files} files, {size} bytes compared by hash, {records} records counted"
     if damaged:
         text += f" ({damaged} damaged places among them, carried as they are)"
     return text

@@ -20,7 +20,7 @@ def command(
     session_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]", help="A session's id, a unique beginning of one, or @last.", show_default=False
+            metavar="ID", help="A session's id, a unique beginning of one, or @last.", show_default=False
         ),
     ] = None,
 ) -> None:

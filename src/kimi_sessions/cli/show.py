@@ -187,7 +187,6 @@ def _print_facts(session: Session) -> None:
         )
         if holds
     ]
-    parent = session.parent or {}
     facts = [
         ("id", session.id),
         (
@@ -199,10 +198,7 @@ def _print_facts(session: Session) -> None:
         ("folder", clean_path(str(session.path))),
         ("created", when(session.created_at, now)),
         ("updated", when(session.updated_at, now)),
-        (
-            "forked",
-            f"from {parent.get('session_id')}, turns 0 to {parent.get('turn_index')}" if parent else "",
-        ),
+        ("forked", _origin(session.parent) if session.parent else ""),
         ("tags", ", ".join(session.tags)),
         ("state", ", ".join(marks)),
     ]

@@ -30,7 +30,7 @@ def command(
     session_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]", help="One session; without it, all of the work dir.", show_default=False
+            metavar="ID", help="One session; without it, all of the work dir.", show_default=False
         ),
     ] = None,
     all_dirs: AllDirs = False,

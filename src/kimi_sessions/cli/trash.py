@@ -80,7 +80,7 @@ def empty(
     ctx: typer.Context,
     *,
     session_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Only this session.", show_default=False)
+        str | None, typer.Argument(metavar="ID", help="Only this session.", show_default=False)
     ] = None,
     older_than: Annotated[
         float | None,
