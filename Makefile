@@ -67,5 +67,5 @@ layers: $(STAMP) ## check that imports only point down
 check: format-check lint types layers test ## everything the above checks, in one go
 
 clean: ## remove what was built here
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .demo
+	rm -rf $(VENV) .interop-venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .demo
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
