@@ -106,10 +106,12 @@ _HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {
 }
 _getattr, __dir__ = lazy_names(__name__, _HOMES)
 
+# Type checkers would take it to mean that every name is there.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    if name == "__version__":
-        from importlib.metadata import version
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib.metadata import version
 
-        return version("kimi-sessions")
-    return _getattr(name)
+            return version("kimi-sessions")
+        return _getattr(name)

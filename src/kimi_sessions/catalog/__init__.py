@@ -26,4 +26,6 @@ _HOMES = {
     "total": ".stats",
     "work_dir_stats": ".stats",
 }
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+# Type checkers would take it to mean that every name is there.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

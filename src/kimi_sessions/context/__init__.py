@@ -16,4 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ContextFile", "Message"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"ContextFile": ".file", "Message": ".records"})
+# Type checkers would take it to mean that every name is there.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {"ContextFile": ".file", "Message": ".records"})

@@ -170,4 +170,6 @@ _RECORDS = (
 )
 _HOMES = dict.fromkeys(__all__, ".messages") | dict.fromkeys(_RECORDS, ".records")
 _HOMES |= {"Turn": ".turns", "WireFile": ".file"}
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+# Type checkers would take it to mean that every name is there.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
