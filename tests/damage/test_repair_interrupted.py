@@ -224,3 +224,38 @@ def test_a_killed_repair_is_finished_by_the_next(ground: Path, home: Path, seed:
     for path in folder.rglob("*.tmp"):
         os.utime(path, (1, 1))
     whole_again(work_dir, folder, EVERYTHING)
+
+
+class Intruder(UnsyncedFs):
+    """A file system in whose calls another program, which knows no locks, gets to append a record to a log."""
+
+    def __init__(self, log: Path, record: bytes, nth: int) -> None:
+        self._log = log
+        self._record = record
+        self._left = nth
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in {"write", "fsync", "link", "replace", "utime"}:
+            self._left -= 1
+            if self._left == 0:
+                with self._log.open("ab") as log:
+                    log.write(self._record)
+        return super().__getattribute__(name)
+
+
+def test_what_a_stranger_appends_during_a_repair_is_brought_along(ground: Path, home: Path) -> None:
+    """At whichever write of a rewrite another program appends, its record is in the repaired log, once, and whole."""
+    work_dir = ground / "project"
+    record = BEGIN.replace(b"hi", b"stranger")
+    for nth in range(1, 40):
+        folder = damaged(work_dir, ("wire.jsonl",))
+        (folder / "wire.jsonl").write_bytes(HEADER + b"{torn\n" + BEGIN)
+        session = in_line(Session.open(work_dir, "s"))
+        with _fs.using(Intruder(folder / "wire.jsonl", record, nth)):
+            in_line(repair(session))
+            turns = [turn.user_text for turn in read_turns(folder / "wire.jsonl")]
+        if turns == ["hi"]:
+            assert nth > 5, "the repair wrote nothing"
+            return
+        assert turns == ["hi", "stranger"]
+        assert (folder / "wire.jsonl").read_bytes() == HEADER + BEGIN + record
