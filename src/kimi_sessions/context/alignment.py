@@ -33,15 +33,15 @@ import msgspec
 
 from kimi_sessions._lines import Damage, Span, iter_lines
 from kimi_sessions._text import user_text
-from kimi_sessions.wire.records import WireMessageRecord, dump_json, record_from_line
+from kimi_sessions.wire.records import WireMessageRecord, dump_json
 from kimi_sessions.wire.turns import (
     TURN_BEGIN,
     TURN_END,
     Turn,
     TurnFold,
     iter_runs,
-    prompt_text,
     records_in_line,
+    turn_record,
 )
 
 from .history import (
@@ -67,8 +67,8 @@ __all__ = [
 
 # --- the wire log ------------------------------------------------------------------------------------------
 
-_TOLD = (b"TurnBegin", b"TurnEnd", b"SteerInput", b"CompactionEnd")
-_STEP = b"StepBegin"
+_TURN = re.compile(rb"Turn(?:Begin|End)")
+_LATER = 1 << 62
 _TORN_BEGIN = re.compile(rb'"message"\s*:\s*\{\s*"type"\s*:\s*"TurnBegin')
 _CLEARING = frozenset({"/clear", "/reset", "/new"})
 #: A command that is a prompt by another name. (A flow's prompts are turns of their own.)
@@ -139,102 +139,100 @@ class WireOutline:
 def outline_wire(fd: int, end: int | None = None) -> WireOutline:
     """Read an open wire log up to ``end`` bytes. Raises OSError."""
     reader = _WireReader()
+    fold, take = reader.fold, reader.take
     for start, data, last in iter_runs(fd, 0, end):
-        places = _Places(data, last)
+        find = data.find
+        # Where each name stands next, as far as was looked; LATER is beyond this run.
+        turn = step = steer = compaction = -1
         at = 0
         while at < last:
             # A line between turns may be a torn prompt with too little left to know it by.
-            if reader.fold.is_open:
-                told = places.first_from(at, steps=reader.asks_for_steps)
-                if told < 0:
+            if fold.is_open:
+                if turn < at:
+                    match = _TURN.search(data, at, last)
+                    turn = _LATER if match is None else match.start()
+                if steer < at:
+                    steer = _found(find(b"SteerInput", at, last))
+                if compaction < at:
+                    compaction = _found(find(b"CompactionEnd", at, last))
+                told = min(turn, steer, compaction)
+                if reader.asks_for_steps:
+                    if step < at:
+                        step = _found(find(b"StepBegin", at, last))
+                    told = min(told, step)
+                if told == _LATER:
                     break
                 at = data.rfind(b"\n", at, told) + 1 or at
-            stop = data.find(b"\n", at, last)
+            stop = find(b"\n", at, last)
             if stop < 0:
                 stop = last
             if stop > at:
-                reader.take(data[at:stop], start + at)
+                take(data[at:stop], start + at)
             at = stop + 1
-    reader.outline.turns = reader.fold.turns
+    reader.outline.turns = fold.turns
     return reader.outline
 
 
-class _Places:
-    """Where in some whole lines of a log the names stand that tell about turns; each is looked for once."""
-
-    __slots__ = ("_data", "_places", "_stop")
-
-    def __init__(self, data: bytes, stop: int) -> None:
-        self._data = data
-        self._stop = stop
-        self._places = dict.fromkeys((_STEP, *_TOLD), 0)
-
-    def first_from(self, at: int, *, steps: bool) -> int:
-        """Return where the first of the names stands from ``at`` on, -1 for nowhere; that of steps only if asked."""
-        first = -1
-        for name, place in self._places.items():
-            if name is _STEP and not steps:
-                continue
-            found = place
-            if 0 <= place < at or place == 0:
-                found = self._places[name] = self._data.find(name, at, self._stop)
-            if found >= 0 and (first < 0 or found < first):
-                first = found
-        return first
+def _found(place: int) -> int:
+    return _LATER if place < 0 else place
 
 
 class _WireReader:
-    """Lines of a wire log in, its outline out."""
+    """Lines of a wire log in, its outline out. Of StepBegins it asks for no more than the next."""
 
-    __slots__ = ("fold", "outline")
+    __slots__ = ("asks_for_steps", "fold", "outline")
 
     def __init__(self) -> None:
         self.outline = WireOutline()
         self.fold = TurnFold()
-
-    @property
-    def asks_for_steps(self) -> bool:
-        """Whether the next StepBegin would tell anything: that the log has them, or that the latest turn ran."""
-        marks = self.outline.marks
-        return not self.outline.tells_steps or (bool(marks) and not marks[-1].ran)
+        #: Whether the next StepBegin would tell anything: that the log has them, or that the latest turn ran.
+        self.asks_for_steps = True
 
     def take(self, line: bytes, offset: int) -> None:
         """Take one line that begins at ``offset``."""
-        plain = record_from_line(line)
+        plain = turn_record(line)
         if plain is not None:
-            self._take_record(plain, offset, offset + len(line))
+            message = plain.message
+            self._hear(message.type, message.payload.user_input, plain.timestamp, offset, offset + len(line))
             return
         records, damage = records_in_line(line)
         pieces: list[tuple[int, int, WireMessageRecord | bytes]] = [*records]
         pieces += [_piece(line, each) for each in damage]
         for start, stop, record in sorted(pieces, key=lambda piece: piece[0]):
             if not isinstance(record, bytes):
-                self._take_record(record, offset + start, offset + stop)
+                said = record.message.payload.get("user_input")
+                self._hear(record.type, said, record.timestamp, offset + start, offset + stop)
             elif _TORN_BEGIN.search(record) or not self.fold.is_open:
                 self.outline.torn.append(offset + start)
-                self.outline.marks.append(Mark(2 * len(self.fold.turns) - 1, None, is_turn=True))
+                self._mark(Mark(2 * len(self.fold) - 1, None, is_turn=True))
 
-    def _take_record(self, record: WireMessageRecord, start: int, stop: int) -> None:
+    def _hear(self, kind: str, said: object, timestamp: float, start: int, stop: int) -> None:
+        """Take one record: its type, the user's words in it if there are any, its time and its place."""
         outline, fold = self.outline, self.fold
-        touched = fold.feed(record, start, stop)
-        latest = len(fold.turns) - 1
-        if record.type == TURN_BEGIN:
-            text = fold.turns[-1].user_text
-            apart = bool(outline.marks) and outline.marks[-1].is_init
-            outline.marks.append(Mark(2 * latest, text, is_turn=True, apart=apart))
-            if not _CLEARING.isdisjoint(text.split(maxsplit=1)[:1]):
-                outline.rotations.append(2 * latest)
-        elif record.type == TURN_END:
-            if touched is not None:
-                outline.ends.append((latest, stop))
-        elif record.type == "SteerInput":
-            outline.marks.append(Mark(2 * max(latest, 0), prompt_text(record), is_turn=False, ran=True))
-        elif record.type == "StepBegin":
+        if kind == "StepBegin":
             outline.tells_steps = True
             if outline.marks:
                 outline.marks[-1].ran = True
-        elif record.type == "CompactionEnd":
-            outline.rotations.append(2 * max(latest, 0))
+            self.asks_for_steps = False
+        elif kind == TURN_BEGIN:
+            text = said if isinstance(said, str) else user_text(said)
+            position = 2 * len(fold)
+            fold.begin(text, timestamp, start)
+            apart = bool(outline.marks) and outline.marks[-1].is_init
+            self._mark(Mark(position, text, is_turn=True, apart=apart))
+            if not _CLEARING.isdisjoint(text.split(maxsplit=1)[:1]):
+                outline.rotations.append(position)
+        elif kind == TURN_END:
+            if fold.end(timestamp, stop) is not None:
+                outline.ends.append((len(fold) - 1, stop))
+        elif kind == "SteerInput":
+            self._mark(Mark(2 * max(len(fold) - 1, 0), user_text(said), is_turn=False, ran=True))
+        elif kind == "CompactionEnd":
+            outline.rotations.append(2 * max(len(fold) - 1, 0))
+
+    def _mark(self, mark: Mark) -> None:
+        self.outline.marks.append(mark)
+        self.asks_for_steps = not mark.ran or not self.outline.tells_steps
 
 
 def _piece(line: bytes, damage: Damage) -> tuple[int, int, bytes]:

@@ -160,12 +160,6 @@ class WireMessageRecord:
         """The message's type, without making the envelope."""
         return self._type
 
-    @property
-    def raw_payload(self) -> msgspec.Raw | None:
-        """The payload's own bytes, None where somebody has asked for the envelope or the record was made here."""
-        payload: msgspec.Raw | None = self._payload
-        return payload
-
     def __repr__(self) -> str:
         return f"WireMessageRecord(timestamp={self.timestamp!r}, message={self.message!r})"
 

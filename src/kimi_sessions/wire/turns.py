@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,15 +34,15 @@ __all__ = [
     "TurnFold",
     "TurnScan",
     "iter_runs",
-    "prompt_text",
     "read_turns",
     "records_in_line",
     "scan_turns",
+    "turn_record",
 ]
 
 TURN_BEGIN = "TurnBegin"
 TURN_END = "TurnEnd"
-_find_names = re.compile(rb"Turn(?:Begin|End)").finditer
+_NAMES = re.compile(rb"Turn(?:Begin|End)")
 #: One read of the byte search, in memory that is used again for the next; larger reads are no faster.
 _SCAN_BYTES = 1 << 18
 
@@ -91,66 +91,102 @@ def records_in_line(line: bytes) -> tuple[list[PlacedRecord], list[Damage]]:
     return found, decoded.damage
 
 
+class Prompt(msgspec.Struct):
+    """The one field of a TurnBegin or SteerInput that counts here; of any type, as it comes."""
+
+    user_input: Any = None
+
+
+class TurnMessage(msgspec.Struct):
+    """The message of a record, of whose payload only a prompt is decoded."""
+
+    type: str
+    payload: Prompt
+
+
+class TurnRecord(msgspec.Struct):
+    """A record as far as it tells about turns."""
+
+    timestamp: float
+    message: TurnMessage
+
+
+_decode_turn = msgspec.json.Decoder(TurnRecord).decode
+
+
+def turn_record(line: bytes) -> TurnRecord | None:
+    """Decode a line that is a plain record, fast; None if it needs the whole policy."""
+    try:
+        return _decode_turn(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 class TurnFold:
-    """Records in, in file order; ``turns`` out. Other types than the two are passed over."""
+    """
+    Records in, in file order; ``turns`` out. Other types than the two are passed over.
 
-    __slots__ = ("_open", "turns")
+    ``known`` are turns of an earlier fold to go on from; one that nothing touches comes out as the same object.
+    """
 
-    def __init__(self, turns: Iterable[Turn] = ()) -> None:
-        #: The turns so far, in order.
-        self.turns: list[Turn] = list(turns)
-        self._open: list[int] = [turn.index for turn in self.turns if turn.end_offset is None]
+    __slots__ = ("_open", "_rows")
+
+    def __init__(self, known: Sequence[Turn] = ()) -> None:
+        # A turn, or the values that one is made of when they are asked for.
+        self._rows: list[Turn | tuple[str, float | None, float | None, int, int | None]] = list(known)
+        self._open = [turn.index for turn in known if turn.end_offset is None]
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     @property
     def is_open(self) -> bool:
         """True while a turn has begun and not ended."""
         return bool(self._open)
 
+    @property
+    def turns(self) -> list[Turn]:
+        """The turns so far, in order: a list of the caller's own."""
+        turns = [row if isinstance(row, Turn) else Turn(index, *row) for index, row in enumerate(self._rows)]
+        self._rows[:] = turns
+        return turns
+
+    def begin(self, text: str, timestamp: float, offset: int) -> None:
+        """A turn begins: its prompt, its time, and the first byte of its record."""
+        self._open.append(len(self._rows))
+        self._rows.append((text, _seconds(timestamp), None, offset, None))
+
+    def end(self, timestamp: float, end_offset: int) -> int | None:
+        """The innermost open turn ends before ``end_offset``. Returns which it was, None if none was open."""
+        if not self._open:
+            return None
+        index = self._open.pop()
+        row = self._rows[index]
+        if isinstance(row, Turn):
+            row = (row.user_text, row.started_at, None, row.offset, None)
+        self._rows[index] = (row[0], row[1], _seconds(timestamp), row[3], end_offset)
+        return index
+
     def feed(self, record: WireMessageRecord, offset: int, end_offset: int) -> int | None:
         """Take one record with its place in the log; return the turn it began or closed, if any."""
         if record.type == TURN_BEGIN:
-            index = len(self.turns)
-            self.turns.append(Turn(index, prompt_text(record), _seconds(record.timestamp), None, offset))
-            self._open.append(index)
-            return index
-        if record.type == TURN_END and self._open:
-            index = self._open.pop()
-            turn = self.turns[index]
-            ended_at = _seconds(record.timestamp)
-            self.turns[index] = Turn(
-                index, turn.user_text, turn.started_at, ended_at, turn.offset, end_offset
-            )
-            return index
+            text = user_text(record.message.payload.get("user_input"))
+            self.begin(text, record.timestamp, offset)
+            return len(self._rows) - 1
+        if record.type == TURN_END:
+            return self.end(record.timestamp, end_offset)
         return None
 
     def feed_line(self, line: bytes, offset: int) -> None:
         """Take all records of one line that begins at ``offset``."""
-        plain = record_from_line(line)
-        if plain is not None:
-            self.feed(plain, offset, offset + len(line))
-            return
-        for start, stop, record in records_in_line(line)[0]:
-            self.feed(record, offset + start, offset + stop)
-
-
-class _Prompt(msgspec.Struct):
-    """The one field of a TurnBegin or SteerInput that counts here; of any type, as it comes."""
-
-    user_input: Any = None
-
-
-_decode_prompt = msgspec.json.Decoder(_Prompt).decode
-
-
-def prompt_text(record: WireMessageRecord) -> str:
-    """Return the text of a TurnBegin or SteerInput record, "" where it has none."""
-    payload = record.raw_payload
-    if payload is not None:
-        try:
-            return user_text(_decode_prompt(payload).user_input)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # the whole policy has the last word
-    return user_text(record.message.payload.get("user_input"))
+        plain = turn_record(line)
+        if plain is None:
+            for start, stop, record in records_in_line(line)[0]:
+                self.feed(record, offset + start, offset + stop)
+        elif plain.message.type == TURN_BEGIN:
+            self.begin(user_text(plain.message.payload.user_input), plain.timestamp, offset)
+        elif plain.message.type == TURN_END:
+            self.end(plain.timestamp, offset + len(line))
 
 
 def _seconds(timestamp: float) -> float | None:
@@ -177,16 +213,16 @@ def scan_turns(fd: int, end: int | None = None, *, after: TurnScan | None = None
 
     With ``after``, an earlier scan of the same log, only what was appended since is read. Raises OSError.
     """
-    rows = _Rows(() if after is None else after.settled)
+    fold = TurnFold(() if after is None else after.settled)
     offset = 0 if after is None else after.offset
     settled: tuple[Turn, ...] | None = None
     for start, data, stop in iter_runs(fd, offset, end):
         if stop < len(data):
             offset = start + stop + 1
         else:
-            settled = rows.turns()
+            settled = tuple(fold.turns)
         done = 0
-        for match in _find_names(data, 0, stop):
+        for match in _NAMES.finditer(data, 0, stop):
             at = match.start()
             if at < done:
                 continue  # one more on the same line
@@ -194,73 +230,9 @@ def scan_turns(fd: int, end: int | None = None, *, after: TurnScan | None = None
             done = data.find(b"\n", at)
             if done < 0:
                 done = stop
-            rows.take(data[first:done], start + first)
-    turns = rows.turns()
+            fold.feed_line(data[first:done], start + first)
+    turns = tuple(fold.turns)
     return TurnScan(turns, offset, turns if settled is None else settled)
-
-
-class _TurnMessage(msgspec.Struct):
-    type: str
-    payload: _Prompt
-
-
-class _TurnRecord(msgspec.Struct):
-    timestamp: float
-    message: _TurnMessage
-
-
-_decode_turn = msgspec.json.Decoder(_TurnRecord).decode
-
-
-class _Rows:
-    """
-    What ``TurnFold`` does, for a scan: lines in, and each turn made once, at the end.
-
-    A row is a turn that an earlier scan made and nothing has touched since, or the values of one.
-    """
-
-    __slots__ = ("_open", "_rows")
-
-    def __init__(self, turns: Iterable[Turn]) -> None:
-        self._rows: list[Turn | tuple[str, float | None, float | None, int, int | None]] = list(turns)
-        self._open = [index for index, turn in enumerate(turns) if turn.end_offset is None]
-
-    def take(self, line: bytes, offset: int) -> None:
-        """Take one line that begins at ``offset``."""
-        try:
-            plain = _decode_turn(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            for start, stop, record in records_in_line(line)[0]:
-                if record.type == TURN_BEGIN:
-                    self._begin(prompt_text(record), record.timestamp, offset + start)
-                elif record.type == TURN_END:
-                    self._end(record.timestamp, offset + stop)
-            return
-        message = plain.message
-        if message.type == TURN_BEGIN:
-            text = message.payload.user_input
-            self._begin(text if type(text) is str else user_text(text), plain.timestamp, offset)
-        elif message.type == TURN_END:
-            self._end(plain.timestamp, offset + len(line))
-
-    def _begin(self, text: str, timestamp: float, offset: int) -> None:
-        self._open.append(len(self._rows))
-        self._rows.append((text, _seconds(timestamp), None, offset, None))
-
-    def _end(self, timestamp: float, end_offset: int) -> None:
-        if self._open:
-            index = self._open.pop()
-            row = self._rows[index]
-            if isinstance(row, Turn):
-                row = (row.user_text, row.started_at, None, row.offset, None)
-            self._rows[index] = (row[0], row[1], _seconds(timestamp), row[3], end_offset)
-
-    def turns(self) -> tuple[Turn, ...]:
-        """Return the turns so far."""
-        for index, row in enumerate(self._rows):
-            if not isinstance(row, Turn):
-                self._rows[index] = Turn(index, *row)
-        return tuple(self._rows)  # type: ignore[arg-type]
 
 
 def read_turns(path: _fs.Path) -> list[Turn]:
