@@ -41,7 +41,7 @@ def test_a_dry_run_says_what_would_go_where_and_changes_nothing(
     assert f"{PROJ_A} -> {work_dir}: 11 to add" in done.out
     assert "b83287da-fec9-44a6-bc6e-e6d628357ce1" in done.out
     assert "nothing was changed" in done.out
-    assert "4 more work dirs" in done.out
+    assert "2 more work dirs" in done.out
     assert os.listdir(work_dir) == []
     assert not (share / "migration").exists()
 

@@ -156,7 +156,7 @@ def plan_from_share(
             if each.key in keys:
                 moved = str(work_dir)
             elif moved is None or not moved.startswith("/") or os.path.realpath(moved) != wanted_place:
-                plan.elsewhere += 1
+                plan.elsewhere += os.path.isdir(each.sessions_path)
                 continue
         share.fill_work_dir(each)
         if each.sessions or each.left:
