@@ -71,10 +71,14 @@ class AppendLog:
         self._dirty = False
 
     def __del__(self) -> None:
-        self.close()
+        self._close()
 
     def close(self) -> None:
-        """Close the descriptor; the next append opens it again."""
+        """Close the descriptor, once the append that another thread is in has ended; the next one opens it again."""
+        with self.lock.idle():
+            self._close()
+
+    def _close(self) -> None:
         fd, self._fd = self._fd, -1
         self._known_end = -1
         if fd >= 0:
@@ -139,7 +143,7 @@ class AppendLog:
                 else:
                     found = fs.stat(self.path, follow_symlinks=False)
             except FileNotFoundError:
-                self.close()
+                self._close()
             except OSError as error:
                 raise WriteError.of(error, self.path) from error
             else:
@@ -147,7 +151,7 @@ class AppendLog:
                     return found.st_size
                 # Rewritten by another program. What we appended to the old file may not be synced yet.
                 self.sync()
-                self.close()
+                self._close()
         try:
             existed = True
             try:
@@ -290,7 +294,7 @@ class AppendLog:
             if old_fd >= 0:
                 fs.close(old_fd)
             fs.close(dir_fd)
-            self.close()
+            self._close()
             self._dirty = False
         return kept
 

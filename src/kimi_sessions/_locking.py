@@ -24,7 +24,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self, TypeVar
 
 from . import _fs
@@ -76,10 +77,20 @@ class _LockFile:
         self._mutex = threading.Lock()
 
     def __del__(self) -> None:
-        self.close()
+        self._close()
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Keep this program's steps out while the block runs, and wait for the one that is on; nothing is locked."""
+        with self._mutex:
+            yield
 
     def close(self) -> None:
-        """Close the descriptors; a lock held through them is free then."""
+        """Close the descriptors, once the step that another thread is in has ended."""
+        with self._mutex:
+            self._close()
+
+    def _close(self) -> None:
         fd, self._fd = self._fd, -1
         folder_fd, self.folder_fd = self.folder_fd, -1
         if fd >= 0:
@@ -89,7 +100,7 @@ class _LockFile:
 
     def _after_fork(self) -> None:
         self._mutex = threading.Lock()
-        self.close()
+        self._close()
 
     def _open(self) -> None:
         fs = _fs.active()
@@ -105,12 +116,11 @@ class _LockFile:
         fd = -1
         try:
             folder_id = _fs.identity(fs.fstat(folder_fd))
-            if self._folder_id is None:
-                if self._is_same is not None and not self._is_same(folder_fd):
-                    raise self._gone()
-                self._folder_id = folder_id
-            elif folder_id != self._folder_id:
+            # While the folder was closed, its inode number may have been given to a later one of the same name.
+            same = self._is_same is None or self._is_same(folder_fd)
+            if not same or self._folder_id not in (None, folder_id):
                 raise self._gone()
+            self._folder_id = folder_id
             fd = _fs.append_fd(name, create=True, dir_fd=folder_fd)
             self._id = _fs.identity(fs.fstat(fd))
         except BaseException as error:
@@ -147,13 +157,13 @@ class _LockFile:
             except (FileNotFoundError, NotADirectoryError):
                 found = None
             except OSError as error:
-                self.close()
+                self._close()
                 raise WriteError.of(error, self.path) from error
             if found is not None and (found.st_dev, found.st_ino) == self._id:
                 return True
             # Closing frees what was taken. Opening again tells a removed lock file (the folder is the same one)
             # from a removed session (it is not).
-            self.close()
+            self._close()
         raise self._gone()
 
     def _free(self) -> None:
@@ -260,7 +270,7 @@ class HoldLock(_LockFile):
                 fs.ftruncate(self._fd, 0)
                 _fs.write_all(self._fd, text.encode("utf-8", "replace") + b"\n")
             except OSError as error:
-                self.close()
+                self._close()
                 raise WriteError.of(error, self.path) from error
             self.held = True
 
@@ -275,7 +285,7 @@ class HoldLock(_LockFile):
             except OSError:
                 pass  # the text names who held it last; closing is what frees it
             finally:
-                self.close()
+                self._close()
 
 
 def read_holder(path: str) -> Holder | None:

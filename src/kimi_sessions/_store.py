@@ -698,8 +698,10 @@ class WorkDirStore:
                         error if isinstance(error, WriteError) else WriteError.of(error, folder.path)
                     ) from error
         finally:
+            # A holder whose step was refused, or failed, goes on holding.
+            if not folder.held_here or not _exists(folder.id, root_fd):
+                folder.close()
             fs.close(root_fd)
-            folder.close()
 
     @staticmethod
     def _flats_of(root_fd: int, session_id: str) -> list[str]:
