@@ -36,6 +36,7 @@ __all__ = [
     "append_fd",
     "copy_bytes",
     "ensure_folder",
+    "exists",
     "identity",
     "iter_chunks",
     "kind_of",
@@ -426,6 +427,15 @@ def unlink_if_there(name: Path, dir_fd: int | None) -> None:
         active().unlink(name, dir_fd=dir_fd)
     except OSError:
         return
+
+
+def exists(name: Path, *, dir_fd: int | None = None) -> bool:
+    """Tell whether something of this name is there, a link included. Raises OSError where that can't be seen."""
+    try:
+        active().stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def ensure_folder(path: Path, *, dir_fd: int | None = None) -> bool:

@@ -11,27 +11,24 @@ Synchronous and path-level: what a session means to a program is ``session``'s b
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 import stat as stat_module
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import _fs, ids, layout, metadata
 from ._document import dump_document, read_document
-from ._facts import Facts, facts_of, is_empty, read_facts, sane_time
-from ._locking import HoldLock, StepLock, session_gone
+from ._facts import Facts, facts_of, read_facts
+from ._flats import move_flats, move_flats_of
 from ._text import clean
+from ._trash import Trash
 from .errors import (
     InvalidIdError,
     SessionBusyError,
     SessionExistsError,
-    SessionNotFoundError,
     SessionsError,
     WorkDirNotFoundError,
     WriteError,
@@ -41,14 +38,12 @@ from .layout import Layout, ProjectLayout
 from .trust import Trust, Verdict, write_seal
 
 _TRUSTED = Verdict(trusted=True, approvals_ok=True, problem="")
-#: A trash entry's name also carries a number and an ending, and 255 bytes is all a name may have.
-_LONGEST_STEM = 230
 #: Fewer sessions than this are read faster than a catalog is opened.
 _MANY = 200
 #: A wire log from this size on may take longer to look through than a catalog to open.
 _LONG_BYTES = 16 << 20
 
-__all__ = ["Listing", "Located", "SessionFolder", "TrashEntry", "WorkDirStore"]
+__all__ = ["Listing", "Located", "WorkDirStore"]
 
 
 @dataclass(slots=True)
@@ -59,136 +54,12 @@ class Located:
     sessions_path: str
 
 
-@dataclass(frozen=True, slots=True)
-class TrashEntry:
-    """
-    A session in the trash: where it lies, where it came from, when (epoch seconds) and why it was put there.
-
-    ``entry`` is its name in the trash folder, unique there.
-    """
-
-    session_id: str
-    entry: str
-    trash_path: str
-    sessions_path: str
-    deleted_at: float
-    reason: str
-    title: str
-
-
 @dataclass(slots=True)
 class Listing:
     """What a scan found: sessions in no particular order, and what is wrong with the store itself."""
 
     located: list[Located] = field(default_factory=list)
     problems: list[Finding] = field(default_factory=list)
-
-
-class SessionFolder:
-    """
-    The folder of one open session and its locks, shared by everything that writes into it.
-
-    Cheap to make; opens nothing before it is asked to.
-    """
-
-    __slots__ = ("_found", "_hold", "_step", "id", "path", "store")
-
-    def __init__(
-        self, store: WorkDirStore, session_id: str, sessions_path: str, found: Facts | None = None
-    ) -> None:
-        self.store = store
-        self._found = found
-        self.id = session_id
-        self.path = os.path.join(sessions_path, session_id)
-        self._step: StepLock | None = None
-        self._hold: HoldLock | None = None
-
-    @property
-    def sessions_path(self) -> str:
-        """The folder this session's folder lies in."""
-        return os.path.dirname(self.path)
-
-    def gone(self) -> SessionNotFoundError:
-        """Return the error of a session that is not there any more."""
-        return SessionNotFoundError(session_id=self.id, searched=(self.sessions_path,))
-
-    def _is_same(self, folder_fd: int) -> bool:
-        """
-        Tell whether an open folder is the session that was found, not a later one of the same name.
-
-        Sessions of ours are told apart by when they were made; of the old client's only the name is known.
-        """
-        created = None if self._found is None else self._found.extra.get("created_at")
-        if created is None:
-            return True
-        document = read_document(layout.SESSION, dir_fd=folder_fd)
-        return document.value is None or document.value.get("created_at") == created
-
-    @property
-    def step_lock(self) -> StepLock:
-        """The lock of short steps."""
-        if self._step is None:
-            self._step = StepLock(
-                os.path.join(self.path, layout.LOCK),
-                gone=session_gone(self.id, self.sessions_path),
-                is_same=self._is_same,
-            )
-        return self._step
-
-    @property
-    def hold_lock(self) -> HoldLock:
-        """The lock of the owner."""
-        if self._hold is None:
-            self._hold = HoldLock(
-                os.path.join(self.path, layout.HOLD),
-                gone=session_gone(self.id, self.sessions_path),
-                is_same=self._is_same,
-            )
-        return self._hold
-
-    @property
-    def held_here(self) -> bool:
-        """True while this very object holds the session."""
-        return self._hold is not None and self._hold.held
-
-    @contextmanager
-    def owned(self, *, force: bool = False) -> Iterator[None]:
-        """
-        Be the only owner for a step that ends or rewrites the session.
-
-        Raises SessionBusyError at once if another holds it, unless ``force``.
-        """
-        if force or self.held_here:
-            yield
-            return
-        lock = self.hold_lock
-        lock.take()
-        try:
-            yield
-        finally:
-            lock.give_back()
-
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        """Give a descriptor of the session's folder. Raises SessionNotFoundError, WriteError."""
-        try:
-            fd = _fs.open_folder(self.path)
-        except FileNotFoundError:
-            raise self.gone() from None
-        except OSError as error:
-            raise WriteError.of(error, self.path) from error
-        try:
-            yield fd
-        finally:
-            _fs.active().close(fd)
-
-    def close(self) -> None:
-        """Close what is open; locks held through it are free then."""
-        if self._step is not None:
-            self._step.close()
-        if self._hold is not None:
-            self._hold.give_back()
-            self._hold.close()
 
 
 class WorkDirStore:
@@ -220,6 +91,11 @@ class WorkDirStore:
         if self._trust is None:
             self._trust = Trust(self.work_dir, self.resolved)
         return self._trust
+
+    @property
+    def trash(self) -> Trash:
+        """The trash of this work dir's sessions."""
+        return Trash(self)
 
     # --- looking -------------------------------------------------------------------------------------------------
 
@@ -297,7 +173,7 @@ class WorkDirStore:
                     flats.append(name)
         clashes: dict[str, list[Finding]] = {}
         if flats:
-            clashes = self._move_flats(fd, path, flats, set(folders))
+            clashes = move_flats(fd, path, flats, set(folders))
             with _fs.active().scandir(fd) as entries:
                 folders = [
                     e.name for e in entries if e.is_dir(follow_symlinks=False) and e.name[0] not in ".-"
@@ -339,7 +215,7 @@ class WorkDirStore:
             if fd is None:
                 continue
             try:
-                clashes = self._move_flats_of(fd, path, session_id)
+                clashes = move_flats_of(fd, path, session_id)
                 try:
                     mode = _fs.active().stat(session_id, dir_fd=fd, follow_symlinks=False).st_mode
                 except FileNotFoundError:
@@ -358,113 +234,6 @@ class WorkDirStore:
             finally:
                 _fs.active().close(fd)
         return None
-
-    # --- flat files of old clients -------------------------------------------------------------------------------
-
-    def _move_flats_of(self, fd: int, path: str, session_id: str) -> list[Finding]:
-        """Move the flat files of one session, if there are any."""
-        flat = session_id + layout.FLAT_SUFFIX
-        fs = _fs.active()
-        there = False
-        try:
-            there = stat_module.S_ISREG(fs.stat(flat, dir_fd=fd, follow_symlinks=False).st_mode)
-        except OSError:
-            there = False
-        folder_there = False
-        if not there:
-            try:
-                folder_there = stat_module.S_ISDIR(
-                    fs.stat(session_id, dir_fd=fd, follow_symlinks=False).st_mode
-                )
-            except OSError:
-                return []
-        if not there and not (folder_there and self._has_flat_sides(fd, session_id)):
-            return []
-        with fs.scandir(fd) as entries:
-            names = [
-                (e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in entries
-            ]
-        flats = [n for n, _, is_file in names if is_file and n.endswith(layout.FLAT_SUFFIX)]
-        folders = {n for n, is_dir, _ in names if is_dir}
-        mine = [n for n in flats if n == flat or layout.flat_owner(n, flats, folders) == session_id]
-        return self._move_flats(fd, path, mine, folders, all_flats=flats).get(session_id, [])
-
-    def _has_flat_sides(self, fd: int, session_id: str) -> bool:
-        """Look for ``<id>_1.jsonl`` and ``<id>_sub_1.jsonl`` without reading the whole folder."""
-        fs = _fs.active()
-        for name in (f"{session_id}_1.jsonl", f"{session_id}_sub_1.jsonl"):
-            try:
-                fs.stat(name, dir_fd=fd, follow_symlinks=False)
-            except OSError:
-                continue
-            return True
-        return False
-
-    def _move_flats(
-        self, fd: int, path: str, flats: list[str], folders: set[str], *, all_flats: list[str] | None = None
-    ) -> dict[str, list[Finding]]:
-        """Move flat files into their sessions' folders; return the clashes by session id."""
-        problems: dict[str, list[Finding]] = {}
-        names = all_flats if all_flats is not None else flats
-        for name in sorted(flats):
-            owner = layout.flat_owner(name, names, folders)
-            if owner is not None:
-                side = layout.split_flat_side(name)
-                session_id, target = owner, side[1] if side is not None else layout.CONTEXT
-            else:
-                session_id, target = name[: -len(layout.FLAT_SUFFIX)], layout.CONTEXT
-            try:
-                ids.parse_session_id(session_id)
-            except InvalidIdError:
-                continue
-            problem = self._move_flat(fd, path, name, session_id, target)
-            if problem is not None:
-                problems.setdefault(session_id, []).append(problem)
-        return problems
-
-    def _move_flat(self, fd: int, path: str, name: str, session_id: str, target: str) -> Finding | None:
-        fs = _fs.active()
-        try:
-            _fs.ensure_folder(session_id, dir_fd=fd)
-            folder_fd = _fs.open_folder(session_id, dir_fd=fd)
-        except OSError as error:
-            return Finding("flat-not-moved", clean(name), f"can't be moved into its folder: {error.strerror}")
-        try:
-            # A link first, so that nothing is ever overwritten and the file always has a name; a second process
-            # doing the same finds either the flat name gone, or both names being one file.
-            try:
-                fs.link(name, target, src_dir_fd=fd, dst_dir_fd=folder_fd, follow_symlinks=False)
-            except FileExistsError:
-                if not _same_file(name, fd, target, folder_fd):
-                    return self._clash(name, target, fd)
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                if error.errno not in _fs.NO_HARD_LINKS:
-                    raise
-                if _exists(target, folder_fd):
-                    return self._clash(name, target, fd)
-                fs.rename(name, target, src_dir_fd=fd, dst_dir_fd=folder_fd)
-                _logger().info("moved %s into its folder as %s", os.path.join(path, name), target)
-                return None
-            try:
-                fs.unlink(name, dir_fd=fd)
-            except FileNotFoundError:
-                return None
-            _logger().info("moved %s into its folder as %s", os.path.join(path, name), target)
-        except OSError as error:
-            return Finding("flat-not-moved", clean(name), f"can't be moved into its folder: {error.strerror}")
-        finally:
-            fs.close(folder_fd)
-        return None
-
-    @staticmethod
-    def _clash(name: str, target: str, fd: int) -> Finding | None:
-        if not _exists(name, fd):
-            return None  # another process finished the same move
-        return Finding(
-            "flat-clash", clean(name), f"an old flat file beside {target} of the same session; both are kept"
-        )
 
     # --- adding --------------------------------------------------------------------------------------------------
 
@@ -583,333 +352,6 @@ class WorkDirStore:
             )
         return self.trust.verify(session_id, document.value, state)
 
-    # --- removing ------------------------------------------------------------------------------------------------
-
-    def trash_path(self, sessions_path: str) -> str:
-        """Return the trash folder that belongs to a sessions folder (a rename away on the same file system)."""
-        if isinstance(self.layout, ProjectLayout):
-            return str(self.layout.trash_path(self.work_dir))
-        share = os.path.dirname(os.path.dirname(sessions_path))
-        return os.path.join(share, layout.SHARE_TRASH, os.path.basename(sessions_path))
-
-    def _ensure_trash(self, sessions_path: str) -> str:
-        trash = self.trash_path(sessions_path)
-        try:
-            if not isinstance(self.layout, ProjectLayout):
-                _fs.ensure_folder(os.path.dirname(trash))
-            _fs.ensure_folder(trash)
-            # Refuses a link: what is thrown away must not leave the store.
-            _fs.active().close(_fs.open_folder(trash))
-        except OSError as error:
-            raise WriteError.of(error, trash) from error
-        return trash
-
-    def discard_if_empty(self, folder: SessionFolder) -> bool:
-        """
-        Remove a session for good if nothing is in it and nobody else holds it; True if it is gone now.
-
-        Emptiness is looked at under the locks, so a first record by somebody else is never thrown away.
-        """
-        try:
-            return self.delete(folder, only_if_empty=True)
-        except SessionBusyError:
-            return False
-
-    def delete(self, folder: SessionFolder, *, force: bool = False, only_if_empty: bool = False) -> bool:
-        """
-        Remove a session for good: a crash leaves it whole or gone, and the next delete finishes what is left.
-
-        Returns False only for a session that is not empty where ``only_if_empty``. Raises SessionNotFoundError,
-        SessionBusyError (held, and not ``force``), WriteError.
-        """
-        with self._detached(folder, force=force) as (root_fd, trash, flats):
-            if only_if_empty and (flats or not is_empty(root_fd, folder.id)):
-                return False
-            doomed = f"{layout.DELETING_PREFIX}{secrets.token_hex(8)}"
-            trash_fd = _fs.open_folder(trash)
-            try:
-                fs = _fs.active()
-                fs.rename(folder.id, doomed, src_dir_fd=root_fd, dst_dir_fd=trash_fd)
-                for name in flats:
-                    fs.rename(
-                        name,
-                        f"{layout.DELETING_PREFIX}{secrets.token_hex(8)}",
-                        src_dir_fd=root_fd,
-                        dst_dir_fd=trash_fd,
-                    )
-                _fs.sync_folder_fd(root_fd)
-                _fs.sync_folder_fd(trash_fd)
-            finally:
-                _fs.active().close(trash_fd)
-        self.finish_deletes(folder.sessions_path)
-        return True
-
-    def finish_deletes(self, sessions_path: str) -> None:
-        """Remove what earlier deletes began to remove. Raises WriteError naming what would not go."""
-        trash = self.trash_path(sessions_path)
-        try:
-            fd = _fs.open_folder(trash)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise WriteError.of(error, trash) from error
-        fs = _fs.active()
-        try:
-            with fs.scandir(fd) as entries:
-                doomed = [
-                    (entry.name, entry.is_dir(follow_symlinks=False))
-                    for entry in entries
-                    if entry.name.startswith(layout.DELETING_PREFIX)
-                ]
-            for name, is_folder in doomed:
-                if is_folder:
-                    _fs.remove_tree(name, dir_fd=fd)
-                else:
-                    try:
-                        fs.unlink(name, dir_fd=fd)
-                    except FileNotFoundError:
-                        continue
-        except OSError as error:
-            raise WriteError.of(error, trash) from error
-        finally:
-            fs.close(fd)
-
-    @contextmanager
-    def _detached(self, folder: SessionFolder, *, force: bool) -> Iterator[tuple[int, str, list[str]]]:
-        """Own a session, lock out its writers, and give what a rename out of the sessions folder needs."""
-        fs = _fs.active()
-        try:
-            root_fd = _fs.open_folder(folder.sessions_path)
-        except FileNotFoundError:
-            raise folder.gone() from None
-        except OSError as error:
-            raise WriteError.of(error, folder.sessions_path) from error
-        try:
-            with folder.owned(force=force), folder.step_lock:
-                trash = self._ensure_trash(folder.sessions_path)
-                try:
-                    yield root_fd, trash, self._flats_of(root_fd, folder.id)
-                except FileNotFoundError as error:
-                    if not _exists(folder.id, root_fd):
-                        raise folder.gone() from error
-                    raise WriteError.of(error, folder.path) from error
-                except OSError as error:
-                    raise (
-                        error if isinstance(error, WriteError) else WriteError.of(error, folder.path)
-                    ) from error
-        finally:
-            # A holder whose step was refused, or failed, goes on holding.
-            if not folder.held_here or not _exists(folder.id, root_fd):
-                folder.close()
-            fs.close(root_fd)
-
-    @staticmethod
-    def _flats_of(root_fd: int, session_id: str) -> list[str]:
-        """List flat files that would bring the session back: they go where it goes."""
-        with _fs.active().scandir(root_fd) as entries:
-            names = [
-                e.name
-                for e in entries
-                if e.name.endswith(layout.FLAT_SUFFIX) and e.is_file(follow_symlinks=False)
-            ]
-        mine = session_id + layout.FLAT_SUFFIX
-        return [n for n in names if n == mine or layout.flat_owner(n, names, {session_id}) == session_id]
-
-    def trash(self, folder: SessionFolder, *, title: str, reason: str, force: bool = False) -> TrashEntry:
-        """
-        Put a session into the trash, from where ``restore`` gives it back byte for byte.
-
-        Raises as ``delete``.
-        """
-        with self._detached(folder, force=force) as (root_fd, trash, flats):
-            fs = _fs.active()
-            record = {
-                "version": 1,
-                "session_id": folder.id,
-                "title": title,
-                "deleted_at": time.time(),
-                "reason": reason,
-                "sessions_path": folder.sessions_path,
-                "work_dir": str(self.work_dir),
-                "flat_files": flats,
-            }
-            trash_fd = _fs.open_folder(trash)
-            try:
-                entry = self._write_sidecar(trash_fd, folder.id, record)
-                for name in flats:
-                    _fs.ensure_folder(entry + ".flat", dir_fd=trash_fd)
-                    flat_fd = _fs.open_folder(entry + ".flat", dir_fd=trash_fd)
-                    try:
-                        fs.rename(name, name, src_dir_fd=root_fd, dst_dir_fd=flat_fd)
-                    finally:
-                        fs.close(flat_fd)
-                fs.rename(folder.id, entry, src_dir_fd=root_fd, dst_dir_fd=trash_fd)
-                _fs.sync_folder_fd(root_fd)
-                _fs.sync_folder_fd(trash_fd)
-            finally:
-                fs.close(trash_fd)
-        return TrashEntry(
-            folder.id, entry, trash, folder.sessions_path, float(str(record["deleted_at"])), reason, title
-        )
-
-    @staticmethod
-    def _write_sidecar(trash_fd: int, session_id: str, record: dict[str, Any]) -> str:
-        stem = session_id
-        if len(os.fsencode(stem)) > _LONGEST_STEM:
-            stem = hashlib.sha256(os.fsencode(session_id)).hexdigest()[:32]
-        number = 1
-        while True:
-            entry = f"{stem}~{number}"
-            if _exists(entry, trash_fd):
-                number += 1
-                continue
-            try:
-                fd = _fs.create_file(entry + ".json", dir_fd=trash_fd)
-            except FileExistsError:
-                number += 1
-                continue
-            try:
-                _fs.write_all(fd, dump_document(record))
-                _fs.active().fsync(fd)
-            finally:
-                _fs.active().close(fd)
-            return entry
-
-    def trashed(self) -> list[TrashEntry]:
-        """
-        List the sessions in the trash, newest first. Unfinished deletes are not among them.
-
-        Raises WriteError for a trash that is there but can't be looked into.
-        """
-        found: list[TrashEntry] = []
-        for path in self.paths:
-            trash = self.trash_path(path)
-            try:
-                fd = _fs.open_folder(trash)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                raise WriteError.of(error, trash) from error
-            try:
-                try:
-                    with _fs.active().scandir(fd) as entries:
-                        names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
-                except OSError as error:
-                    raise WriteError.of(error, trash) from error
-                found.extend(
-                    self._trash_entry(fd, trash, path, name)
-                    for name in names
-                    if not name.startswith((layout.DELETING_PREFIX, "."))
-                    and not name.endswith(".flat")
-                    and "~" in name
-                )
-            finally:
-                _fs.active().close(fd)
-        return sorted(found, key=lambda entry: (-entry.deleted_at, entry.entry))
-
-    @staticmethod
-    def _trash_entry(fd: int, trash: str, sessions_path: str, name: str) -> TrashEntry:
-        # Without a note that can be read, the folder itself says enough to bring the session back.
-        note = read_document(name + ".json", dir_fd=fd).value or {}
-
-        def text(key: str, default: str) -> str:
-            value = note.get(key)
-            return value if isinstance(value, str) else default
-
-        return TrashEntry(
-            session_id=text("session_id", name.rpartition("~")[0]),
-            entry=name,
-            trash_path=trash,
-            sessions_path=sessions_path,
-            deleted_at=sane_time(note.get("deleted_at"), time.time()) or 0.0,
-            reason=text("reason", ""),
-            title=clean(text("title", "")),
-        )
-
-    def restore(self, entry: TrashEntry) -> None:
-        """
-        Bring a session back from the trash, byte for byte.
-
-        Raises SessionExistsError if its place is taken (nothing changes then), SessionNotFoundError, WriteError.
-        """
-        self.refuse_taken(entry.session_id)
-        fs = _fs.active()
-        try:
-            trash_fd = _fs.open_folder(entry.trash_path)
-        except FileNotFoundError as error:
-            raise SessionNotFoundError(session_id=entry.session_id, searched=(entry.trash_path,)) from error
-        except OSError as error:
-            raise WriteError.of(error, entry.trash_path) from error
-        try:
-            root_fd = _fs.open_folder(entry.sessions_path)
-            try:
-                try:
-                    fs.rename(entry.entry, entry.session_id, src_dir_fd=trash_fd, dst_dir_fd=root_fd)
-                except FileNotFoundError as error:
-                    raise SessionNotFoundError(
-                        session_id=entry.session_id, searched=(entry.trash_path,)
-                    ) from error
-                self._restore_flats(entry, trash_fd, root_fd)
-                try:
-                    fs.unlink(entry.entry + ".json", dir_fd=trash_fd)
-                except FileNotFoundError:
-                    pass  # the sidecar is only a note
-                _fs.sync_folder_fd(root_fd)
-                _fs.sync_folder_fd(trash_fd)
-            finally:
-                fs.close(root_fd)
-        except OSError as error:
-            raise (
-                error if isinstance(error, WriteError) else WriteError.of(error, entry.sessions_path)
-            ) from error
-        finally:
-            fs.close(trash_fd)
-
-    @staticmethod
-    def _restore_flats(entry: TrashEntry, trash_fd: int, root_fd: int) -> None:
-        fs = _fs.active()
-        try:
-            flat_fd = _fs.open_folder(entry.entry + ".flat", dir_fd=trash_fd)
-        except FileNotFoundError:
-            return
-        try:
-            with fs.scandir(flat_fd) as entries:
-                names = [e.name for e in entries]
-            for name in names:
-                fs.rename(name, name, src_dir_fd=flat_fd, dst_dir_fd=root_fd)
-        finally:
-            fs.close(flat_fd)
-        fs.rmdir(entry.entry + ".flat", dir_fd=trash_fd)
-
-    def empty_trash(self, keep: Callable[[TrashEntry], bool] = lambda _: False) -> int:
-        """Remove trashed sessions for good, except those that ``keep`` says to keep; return how many went."""
-        count = 0
-        for entry in self.trashed():
-            if keep(entry):
-                continue
-            fs = _fs.active()
-            try:
-                fd = _fs.open_folder(entry.trash_path)
-            except OSError as error:
-                raise WriteError.of(error, entry.trash_path) from error
-            try:
-                doomed = f"{layout.DELETING_PREFIX}{secrets.token_hex(8)}"
-                fs.rename(entry.entry, doomed, src_dir_fd=fd, dst_dir_fd=fd)
-                for name, is_folder in ((entry.entry + ".flat", True), (entry.entry + ".json", False)):
-                    if is_folder:
-                        _fs.remove_tree(name, dir_fd=fd)
-                    elif _exists(name, fd):
-                        fs.unlink(name, dir_fd=fd)
-            except OSError as error:
-                raise WriteError.of(error, entry.trash_path) from error
-            finally:
-                fs.close(fd)
-            self.finish_deletes(entry.sessions_path)
-            count += 1
-        for path in self.paths:
-            self.finish_deletes(path)
-        return count
-
 
 def _read_all(fd: int, path: str, names: list[str], now: float, limit: int | None) -> Iterable[Facts]:
     """Read the facts of sessions, with the catalog where there are many, without it where it can't be had."""
@@ -939,24 +381,6 @@ def _read_one(fd: int, path: str, name: str) -> Facts | None:
         except CatalogUnusableError as error:
             _logger().debug("reading %s without the catalog: %s", name, error)
     return read_facts(fd, name)
-
-
-def _exists(name: str, dir_fd: int) -> bool:
-    try:
-        _fs.active().stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _same_file(first: str, first_fd: int, second: str, second_fd: int) -> bool:
-    fs = _fs.active()
-    try:
-        one = fs.stat(first, dir_fd=first_fd, follow_symlinks=False)
-        two = fs.stat(second, dir_fd=second_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return _fs.identity(one) == _fs.identity(two)
 
 
 def _logger() -> Any:

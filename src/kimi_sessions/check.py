@@ -23,6 +23,7 @@ from . import _fs, ids, metadata
 from . import layout as _layout
 from ._document import read_document
 from ._facts import Facts, read_facts
+from ._flats import flats_of
 from ._locking import read_holder
 from ._store import Located, WorkDirStore
 from ._survey import Issue, LogTotals, Remedy, Survey, survey_flat, survey_folder
@@ -150,7 +151,7 @@ def survey_session(session: Session) -> Survey:
 
 
 def _survey_below(root_fd: int, session: Session, survey: Survey) -> None:
-    flats = session._store._flats_of(root_fd, session.id)
+    flats = flats_of(root_fd, session.id)
     fd = -1
     try:
         fd = _fs.open_folder(session.id, dir_fd=root_fd)

@@ -40,7 +40,8 @@ from . import _fs
 from . import layout as _layout
 from ._append_log import AppendLog, open_for_reading
 from ._document import Document, set_aside, update_document
-from ._store import SessionFolder, WorkDirStore
+from ._folder import SessionFolder
+from ._store import WorkDirStore
 from ._survey import (
     ContextReading,
     Issue,

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import _facts, _fs, ids, metadata
 from . import layout as _layout
 from ._document import Document, move_aside, read_document, update_document
-from ._store import Listing, Located, SessionFolder, TrashEntry, WorkDirStore
+from ._folder import SessionFolder
+from ._store import Listing, Located, WorkDirStore
 from ._text import clean
+from ._trash import TrashEntry
 from .errors import (
     AmbiguousIdError,
     InvalidIdError,
@@ -195,7 +197,7 @@ class Session:
     @property
     def _folder(self) -> SessionFolder:
         if self._folder_made is None:
-            self._folder_made = SessionFolder(self._store, self._found.id, self._sessions_path, self._found)
+            self._folder_made = SessionFolder(self._found.id, self._sessions_path, self._found)
         return self._folder_made
 
     # --- facts ---------------------------------------------------------------------------------------------------
@@ -618,7 +620,7 @@ class Session:
 
     def _close(self, ok: bool) -> None:
         try:
-            discarded = self._store.discard_if_empty(self._folder)
+            discarded = self._store.trash.discard_if_empty(self._folder)
         except NotFoundError:
             discarded = True
         if discarded:
@@ -687,7 +689,7 @@ class Session:
 
     def _delete(self, force: bool) -> None:
         self._let_go()
-        self._store.delete(self._folder, force=force)
+        self._store.trash.delete(self._folder, force=force)
         self._unmark_last()
         _forget(self._sessions_path, self.id)
 
@@ -697,7 +699,7 @@ class Session:
 
     def _trash(self, reason: str, force: bool) -> None:
         self._let_go()
-        self._store.trash(self._folder, title=self._title_now(), reason=reason, force=force)
+        self._store.trash.put(self._folder, title=self._title_now(), reason=reason, force=force)
         self._unmark_last()
         _forget(self._sessions_path, self.id)
 
@@ -802,7 +804,7 @@ class Session:
     async def list_trash(work_dir: object, *, layout: Layout | None = None) -> _List[TrashEntry]:
         """Return what is in the trash of a work dir, newest first."""
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
-        return await _in_thread(store.trashed)
+        return await _in_thread(store.trash.entries)
 
     @staticmethod
     async def empty_trash(
@@ -825,7 +827,7 @@ class Session:
                 return True
             return older_than_s is not None and now - entry.deleted_at < older_than_s
 
-        return await _in_thread(store.empty_trash, keep)
+        return await _in_thread(store.trash.empty, keep)
 
     async def trust(self) -> None:
         """
@@ -920,10 +922,10 @@ def _continue(store: WorkDirStore, allow_untrusted: bool) -> Session | None:
 
 
 def _restore(store: WorkDirStore, session_id: str) -> Session:
-    entries = [entry for entry in store.trashed() if entry.session_id == session_id]
+    entries = [entry for entry in store.trash.entries() if entry.session_id == session_id]
     if not entries:
-        raise SessionNotFoundError(session_id=session_id, searched=tuple(map(store.trash_path, store.paths)))
-    store.restore(entries[0])
+        raise SessionNotFoundError(session_id=session_id, searched=tuple(map(store.trash.path_of, store.paths)))
+    store.trash.restore(entries[0])
     located = store.locate(session_id)
     if located is None:
         raise SessionNotFoundError(session_id=session_id, searched=store.paths)

@@ -1250,7 +1250,7 @@ async def test_an_unfinished_delete_is_finished_by_the_next_one_and_never_offere
     """A crash after the rename: the session is gone from lists and trash, its bytes go later."""
     session = await place.create("one", text="x")
     other = await place.create("two", text="y")
-    trash = Path(session._store.trash_path(str(place.sessions)))
+    trash = Path(session._store.trash.path_of(str(place.sessions)))
     await other.trash()
     os.rename(session.path, trash / "deleting~0123456789abcdef")
     assert await place.ids() == []
@@ -1320,7 +1320,7 @@ async def test_trash_is_emptied_only_of_what_was_meant(place: Place) -> None:
     assert await emptied("a") == 1
     assert await emptied("a") == 0
     assert await emptied(older_than_s=0) == 2
-    trash = Path((await place.create("d"))._store.trash_path(str(place.sessions)))
+    trash = Path((await place.create("d"))._store.trash.path_of(str(place.sessions)))
     assert os.listdir(trash) == []
 
 
@@ -1331,7 +1331,7 @@ async def test_a_damaged_trash_note_costs_no_session(place: Place, sidecar: byte
     """The folder itself says enough to bring it back."""
     session = await place.create("one", text="x")
     await session.trash()
-    note = Path(session._store.trash_path(str(place.sessions))) / "one~1.json"
+    note = Path(session._store.trash.path_of(str(place.sessions))) / "one~1.json"
     note.unlink()
     if sidecar is not None:
         note.write_bytes(sidecar)

@@ -13,7 +13,8 @@ import pytest
 from tests.seam import UnsyncedFs
 
 from kimi_sessions import _fs
-from kimi_sessions._store import SessionFolder, WorkDirStore
+from kimi_sessions._folder import SessionFolder
+from kimi_sessions._store import WorkDirStore
 from kimi_sessions.errors import (
     SessionBusyError,
     SessionExistsError,
@@ -50,7 +51,7 @@ def put(
     folder = sessions_of(store) / session_id
     folder.mkdir(parents=True)
     (folder / "context.jsonl").write_bytes(context)
-    return SessionFolder(store, session_id, str(folder.parent))
+    return SessionFolder(session_id, str(folder.parent))
 
 
 def ids_of(store: WorkDirStore) -> list[str]:
@@ -184,30 +185,30 @@ def test_the_longest_names_can_be_listed_trashed_restored_and_deleted(store: Wor
     """Although the trash adds to a name."""
     folder = put(store, name)
     assert ids_of(store) == [name]
-    entry = store.trash(folder, title="t", reason="")
-    assert store.trashed() == [entry]
+    entry = store.trash.put(folder, title="t", reason="")
+    assert store.trash.entries() == [entry]
     assert entry.session_id == name
-    store.restore(entry)
+    store.trash.restore(entry)
     assert ids_of(store) == [name]
-    assert store.delete(SessionFolder(store, name, str(sessions_of(store))))
+    assert store.trash.delete(SessionFolder(name, str(sessions_of(store))))
     assert ids_of(store) == []
 
 
 def test_restoring_never_overwrites(store: WorkDirStore) -> None:
     """Neither a session nor a flat file; the trash stays as it is."""
-    entry = store.trash(put(store, "one"), title="", reason="")
+    entry = store.trash.put(put(store, "one"), title="", reason="")
     for taken in ("one", "one.jsonl"):
         (sessions_of(store) / taken).touch()
         with pytest.raises(SessionExistsError):
-            store.restore(entry)
+            store.trash.restore(entry)
         (sessions_of(store) / taken).unlink()
-    assert store.trashed() == [entry]
-    store.restore(entry)
+    assert store.trash.entries() == [entry]
+    store.trash.restore(entry)
     with pytest.raises(SessionExistsError):
-        store.restore(entry)
-    store.delete(SessionFolder(store, "one", str(sessions_of(store))))
+        store.trash.restore(entry)
+    store.trash.delete(SessionFolder("one", str(sessions_of(store))))
     with pytest.raises(SessionNotFoundError):
-        store.restore(entry)
+        store.trash.restore(entry)
 
 
 def test_a_trash_that_is_a_link_is_refused(store: WorkDirStore, tmp_path: Path) -> None:
@@ -215,10 +216,10 @@ def test_a_trash_that_is_a_link_is_refused(store: WorkDirStore, tmp_path: Path) 
     folder = put(store, "one")
     outside = tmp_path / "outside"
     outside.mkdir()
-    trash = Path(store.trash_path(str(sessions_of(store))))
+    trash = Path(store.trash.path_of(str(sessions_of(store))))
     trash.parent.mkdir(exist_ok=True)
     trash.symlink_to(outside)
-    for step in (lambda: store.trash(folder, title="", reason=""), lambda: store.delete(folder)):
+    for step in (lambda: store.trash.put(folder, title="", reason=""), lambda: store.trash.delete(folder)):
         with pytest.raises(WriteError):
             step()
     assert os.listdir(outside) == []
@@ -237,36 +238,36 @@ def test_a_failed_delete_is_raised_and_finished_by_the_next(store: WorkDirStore)
             self.unlink = unlink
 
     with _fs.using(Stuck()), pytest.raises(WriteError) as caught:
-        store.delete(folder)
+        store.trash.delete(folder)
     assert caught.value.errno == errno.EIO
     assert ids_of(store) == []
-    assert store.trashed() == []
-    trash = Path(store.trash_path(str(sessions_of(store))))
+    assert store.trash.entries() == []
+    trash = Path(store.trash.path_of(str(sessions_of(store))))
     assert len(os.listdir(trash)) == 1
-    store.delete(put(store, "two"))
+    store.trash.delete(put(store, "two"))
     assert os.listdir(trash) == []
 
 
 def test_an_empty_session_is_discarded_and_one_with_content_is_not(store: WorkDirStore) -> None:
     """Looked at under the locks; one that is held is left alone."""
-    assert not store.discard_if_empty(put(store, "full"))
+    assert not store.trash.discard_if_empty(put(store, "full"))
     empty = put(store, "empty", b"")
-    other = SessionFolder(store, "empty", str(sessions_of(store)))
+    other = SessionFolder("empty", str(sessions_of(store)))
     with other.owned():
-        assert not store.discard_if_empty(empty)
+        assert not store.trash.discard_if_empty(empty)
         with pytest.raises(SessionBusyError):
-            store.delete(empty)
-    assert store.discard_if_empty(empty)
+            store.trash.delete(empty)
+    assert store.trash.discard_if_empty(empty)
     assert ids_of(store) == ["full"]
     with pytest.raises(SessionNotFoundError):
-        store.discard_if_empty(empty)
+        store.trash.discard_if_empty(empty)
 
 
 def test_an_empty_session_with_a_flat_file_beside_it_is_not_discarded(store: WorkDirStore) -> None:
     """The conversation is in that one."""
     empty = put(store, "one", b"")
     (sessions_of(store) / "one.jsonl").write_bytes(b'{"role":"user","content":"x"}\n')
-    assert not store.discard_if_empty(empty)
+    assert not store.trash.discard_if_empty(empty)
     assert ids_of(store) == ["one"]
 
 
@@ -281,13 +282,13 @@ def test_locks_are_free_after_every_step_that_failed(store: WorkDirStore) -> Non
 
             self.rename = rename
 
-    for step in (lambda: store.trash(folder, title="", reason=""), lambda: store.delete(folder)):
+    for step in (lambda: store.trash.put(folder, title="", reason=""), lambda: store.trash.delete(folder)):
         with _fs.using(Stuck()), pytest.raises(WriteError):
             step()
-        other = SessionFolder(store, "one", str(sessions_of(store)))
+        other = SessionFolder("one", str(sessions_of(store)))
         with other.owned(), other.step_lock:
             pass
         other.close()
     assert ids_of(store) == ["one"]
-    assert store.trashed() == []
-    assert store.delete(folder)
+    assert store.trash.entries() == []
+    assert store.trash.delete(folder)

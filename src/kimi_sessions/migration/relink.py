@@ -21,7 +21,8 @@ from typing import Any
 
 from kimi_sessions import _fs, layout, metadata
 from kimi_sessions._document import Document, read_document, update_document
-from kimi_sessions._store import SessionFolder, WorkDirStore
+from kimi_sessions._folder import SessionFolder
+from kimi_sessions._store import WorkDirStore
 from kimi_sessions._text import clean
 from kimi_sessions.errors import SessionsError, WriteError
 from kimi_sessions.layout import Layout, ProjectLayout, ShareLayout, work_dir_key
@@ -286,7 +287,7 @@ def _change_dirs(layout_: Layout, path: str, paths: PathMap) -> str:
     sessions_path, session_id = os.path.split(path)
     work_dir = Path(sessions_path).parent.parent if layout_.sealed else Path(sessions_path)
     store = WorkDirStore(layout_, work_dir, sessions_path=Path(sessions_path))
-    folder = SessionFolder(store, session_id, sessions_path)
+    folder = SessionFolder(session_id, sessions_path)
 
     def changed(document: Document) -> dict[str, Any] | None:
         value = document.value

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_sessions import _fs, layout, metadata
-from kimi_sessions._store import SessionFolder
+from kimi_sessions._folder import SessionFolder
 from kimi_sessions.errors import (
     DamagedError,
     NotFoundError,
@@ -201,7 +201,7 @@ def _take_away(session: dict[str, Any], session_id: str, target: Target) -> None
         _take_away_files(session["completed"], session_id, target)
         return
     try:
-        target.store.delete(SessionFolder(target.store, session_id, target.sessions_path))
+        target.store.trash.delete(SessionFolder(session_id, target.sessions_path))
     except NotFoundError:
         pass  # gone already, which is what was asked for
     target.remove_mark(session_id)
