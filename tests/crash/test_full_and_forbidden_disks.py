@@ -273,10 +273,8 @@ async def test_a_store_of_somebody_else_can_be_read_where_allowed_and_is_never_w
     work_dir = tmp_path / "project"
     work_dir.mkdir()
     await (await settled(work_dir)).close()
-    for folder, _, names in os.walk(work_dir):
-        Path(folder).chmod(0o755)
-        for name in names:
-            Path(folder, name).chmod(0o644)
+    for path in (work_dir, *work_dir.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     before = snapshot(work_dir)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

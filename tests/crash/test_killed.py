@@ -67,8 +67,8 @@ async def test_what_a_killed_program_had_acknowledged_is_there(
         out, errors = child.communicate()
         assert errors == b""
         for line in out.decode().splitlines():
-            what, number = line.split()
-            acknowledged[what].append(int(number))
+            what, counted = line.split()
+            acknowledged[what].append(int(counted))
         first = max([first, *acknowledged["wire"]]) + 2  # the one after the last may have been written too
 
         session = await Session.find(work_dir, "old")
