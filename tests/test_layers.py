@@ -31,7 +31,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
     # 2a: folds, records in and values out
     ("wire.scan", "wire.turns", "context.history", "context.alignment"),
     # 2b: the files of a session and of a work dir one by one, then the doors of their folders
-    ("wire.file", "context.file", "wire", "context", "state", "metadata", "trust"),
+    ("wire.file", "context.file", "wire", "context", "state"),
+    ("_places", "_kimi_json", "_registry", "metadata", "trust"),
     # 3a: what a work dir holds
     (
         "_facts",

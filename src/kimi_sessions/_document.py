@@ -12,13 +12,21 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from . import _fs, layout
 from ._lines import decode_value
 from .errors import WriteError
 
-__all__ = ["Document", "dump_document", "move_aside", "read_document", "set_aside", "update_document"]
+__all__ = [
+    "Change",
+    "Document",
+    "dump_document",
+    "move_aside",
+    "read_document",
+    "set_aside",
+    "update_document",
+]
 
 #: A document is small; a larger file of this name is something else, and reading it whole could take the memory.
 _LIMIT_BYTES = 16 << 20
@@ -40,6 +48,10 @@ class Document:
     exists: bool = True
     whole: bool = True
     mark: tuple[int, int, int, int] | None = None
+
+
+#: From the document as it is on disk to what it should be, or None to leave it alone.
+Change: TypeAlias = "Callable[[Document], dict[str, Any] | None]"
 
 
 def read_document(name: str, *, dir_fd: int | None = None) -> Document:
@@ -172,9 +184,7 @@ def _is_taken(name: str, dir_fd: int) -> bool:
     return True
 
 
-def update_document(
-    name: str, change: Callable[[Document], dict[str, Any] | None], *, dir_fd: int, folder: str
-) -> dict[str, Any] | None:
+def update_document(name: str, change: Change, *, dir_fd: int, folder: str) -> dict[str, Any] | None:
     """
     Read a document, let ``change`` say what it should be, and replace it. The caller holds the lock.
 
