@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -268,8 +269,9 @@ async def test_a_store_of_somebody_else_can_be_read_where_allowed_and_is_never_w
     tmp_path: Path, home: Path
 ) -> None:
     """A store opened to reading, but not writing, for others: they read it, and every write is refused by name."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.is_relative_to(tempfile.gettempdir()) and folder.stat().st_mode & 0o077 == 0:
+            folder.chmod(0o711)
     work_dir = tmp_path / "project"
     work_dir.mkdir()
     await (await settled(work_dir)).close()
