@@ -35,6 +35,7 @@ from .records import (
     parse_message_record,
     to_message_bytes,
 )
+from .unread import is_plain_control, unread_message
 
 if TYPE_CHECKING:
     from kimi_sessions.layout import StrPath
@@ -43,12 +44,6 @@ __all__ = ["ContextFacts", "ContextFile"]
 
 _log = logging.getLogger("kimi_sessions")
 _MessageLike: TypeAlias = "Message | Mapping[str, object]"
-#: What a plain message line starts with; anything else takes the slow way.
-_MESSAGE_STARTS = tuple(
-    b'{"role":%s"%s"' % (space, role)
-    for role in (b"user", b"assistant", b"tool", b"system")
-    for space in (b"", b" ")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +141,8 @@ class ContextFile:
         """
         Return the messages, oldest first; with ``limit`` the newest so many, read from the end of the file.
 
-        Damage is logged, given to ``on_finding``, and passed over. Raises OSError if the file can't be read.
+        Damage is logged, given to ``on_finding``, and passed over. Every message was checked; a plain one is held as
+        its record's bytes and decoded when it is first looked at. Raises OSError if the file can't be read.
         """
         return await asyncio.to_thread(self._messages, limit, on_finding)
 
@@ -163,10 +159,10 @@ class ContextFile:
                 at = block.offset
                 for line in block.lines:
                     number += 1
-                    message = _plain_message(line)
+                    message = unread_message(line)
                     if message is not None:
                         messages.append(message)
-                    elif line:
+                    elif line and not is_plain_control(line):
                         messages.extend(self._slow_messages(line, at, number, on_finding))
                     at += len(line) + 1
             return messages
@@ -308,16 +304,6 @@ class ContextFile:
         while True:
             highest += 1
             yield f"{stem}_{highest}{suffix}"
-
-
-def _plain_message(line: bytes) -> Message | None:
-    """Decode a line that is a plain message, fast; None if it needs the whole policy."""
-    if not line.startswith(_MESSAGE_STARTS):
-        return None
-    try:
-        return parse_message_record(line)
-    except ValueError:
-        return None
 
 
 def _copy_of(fold: HistoryFold) -> HistoryFold:
