@@ -14,7 +14,7 @@ import math
 import os
 import stat as stat_module
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -27,7 +27,16 @@ from .findings import Finding
 from .wire.records import record_from_line
 from .wire.scan import HEAD_BYTES, first_prompt, holds_more_than_headers, lines_from_end, records_of
 
-__all__ = ["Facts", "Marks", "created_at", "facts_of", "is_empty", "read_facts", "sane_time"]
+__all__ = [
+    "Facts",
+    "Marks",
+    "created_at",
+    "facts_of",
+    "is_empty",
+    "read_facts",
+    "read_flat_facts",
+    "sane_time",
+]
 
 #: The largest document that is read in one go; larger ones take the slow way.
 _DOCUMENT_BYTES = 1 << 14
@@ -44,15 +53,27 @@ class Facts:
 
     ``state`` and ``extra`` are state.json and session.json as decoded objects ({} where there is nothing to read),
     decoded when first asked for; a legacy metadata.json is merged into ``state`` in memory. Times are epoch seconds.
+    ``flat`` names the flat file that an old client's session still is, where it could not be moved; else "".
     """
 
-    __slots__ = ("_extra", "_problems", "_state", "empty", "id", "merged_legacy", "title", "updated_at")
+    __slots__ = (
+        "_extra",
+        "_problems",
+        "_state",
+        "empty",
+        "flat",
+        "id",
+        "merged_legacy",
+        "title",
+        "updated_at",
+    )
 
     def __init__(self, session_id: str) -> None:
         self.id = session_id
         self.title = UNTITLED
         self.updated_at = 0.0
         self.empty = True
+        self.flat = ""
         self._state: dict[str, Any] | bytes = b""
         self._extra: dict[str, Any] | bytes = b""
         self.merged_legacy = False
@@ -444,6 +465,25 @@ def _what_fills(root_fd: int, name: str, extra: dict[str, Any]) -> str | None:
         if child == layout.UPLOADS and _children(root_fd, path):
             return child
     return None
+
+
+def read_flat_facts(root_fd: int, session_id: str, flats: Sequence[str]) -> Facts | None:
+    """
+    Read the facts of a session that is still a flat file, because it could not be moved; None if it is none.
+
+    ``flats`` are its flat files in the open sessions folder, rotations among them.
+    """
+    facts = Facts(session_id)
+    facts.flat = session_id + layout.FLAT_SUFFIX
+    try:
+        found = _fs.active().stat(facts.flat, dir_fd=root_fd, follow_symlinks=False)
+    except OSError:
+        return None
+    if not stat_module.S_ISREG(found.st_mode):
+        return None
+    facts.updated_at = sane_time(found.st_mtime, time.time()) or 0.0
+    facts.empty = all(_context_is_empty(name, root_fd) for name in flats)
+    return facts
 
 
 def _no_refusal(_: dict[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from . import _fs, layout
 from ._document import read_document
 from ._facts import Facts
-from ._locking import HoldLock, StepLock, session_gone
+from ._locking import HoldLock, StepLock
 from .errors import SessionNotFoundError, WriteError
 
 __all__ = ["SessionFolder"]
@@ -45,6 +45,14 @@ class SessionFolder:
         """Return the error of a session that is not there any more."""
         return SessionNotFoundError(session_id=self.id, searched=(self.sessions_path,))
 
+    def _gone_or_flat(self) -> Exception:
+        if self._found is not None and self._found.flat:
+            path = os.path.join(self.sessions_path, self._found.flat)
+            return WriteError(
+                path=path, reason="an old client's flat file, which can't be moved into a folder here"
+            )
+        return self.gone()
+
     def _is_same(self, folder_fd: int) -> bool:
         """
         Tell whether an open folder is the session that was found, not a later one of the same name.
@@ -63,7 +71,7 @@ class SessionFolder:
         if self._step is None:
             self._step = StepLock(
                 os.path.join(self.path, layout.LOCK),
-                gone=session_gone(self.id, self.sessions_path),
+                gone=self._gone_or_flat,
                 is_same=self._is_same,
             )
         return self._step
@@ -74,7 +82,7 @@ class SessionFolder:
         if self._hold is None:
             self._hold = HoldLock(
                 os.path.join(self.path, layout.HOLD),
-                gone=session_gone(self.id, self.sessions_path),
+                gone=self._gone_or_flat,
                 is_same=self._is_same,
             )
         return self._hold

@@ -21,8 +21,8 @@ from typing import Any
 
 from . import _fs, ids, layout, metadata
 from ._document import dump_document, read_document
-from ._facts import Facts, facts_of, read_facts
-from ._flats import move_flats, move_flats_of
+from ._facts import Facts, facts_of, read_facts, read_flat_facts
+from ._flats import flats_of, move_flats, move_flats_of
 from ._text import clean
 from ._trash import Trash
 from .errors import (
@@ -195,15 +195,21 @@ class WorkDirStore:
             facts.problems.extend(clashes.pop(facts.id, ()))
             seen.add(facts.id)
             listing.located.append(Located(facts, path))
-        # Of flat files that could not be moved at all there is no session to tell it.
-        for problems in clashes.values():
-            listing.problems.extend(problems)
+        for session_id, problems in clashes.items():
+            # A store that can't be written can still be read: the flat file, where it is.
+            flat = read_flat_facts(fd, session_id, flats_of(fd, session_id))
+            if flat is None or session_id in seen:
+                listing.problems.extend(problems)
+                continue
+            flat.problems.extend(problems)
+            seen.add(session_id)
+            listing.located.append(Located(flat, path))
 
     def locate(self, session_id: str) -> Located | None:
         """
         Find one session by its id; its flat file is moved into place first. None if it is not there.
 
-        Raises WriteError where the store can't be looked into, or the flat file can't be moved.
+        A flat file that can't be moved is read where it is. Raises WriteError where the store can't be looked into.
         """
         for path in self.paths:
             try:
@@ -225,8 +231,12 @@ class WorkDirStore:
                     facts.problems.extend(clashes)
                     return Located(facts, path)
                 if clashes:
-                    # It is there and can't be had: "no such session" would be untrue.
-                    raise WriteError(path=os.path.join(path, session_id), reason=clashes[0].reason)
+                    flat = read_flat_facts(fd, session_id, flats_of(fd, session_id))
+                    if flat is None:
+                        # It is there and can't be had: "no such session" would be untrue.
+                        raise WriteError(path=os.path.join(path, session_id), reason=clashes[0].reason)
+                    flat.problems.extend(clashes)
+                    return Located(flat, path)
             except SessionsError:
                 raise
             except OSError as error:

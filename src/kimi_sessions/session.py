@@ -171,7 +171,12 @@ class Session:
     @property
     def context_file(self) -> Path:
         """Path of the context log."""
-        return Path(self._path, _layout.CONTEXT)
+        return Path(self._context_path)
+
+    @property
+    def _context_path(self) -> str:
+        flat = self._found.flat
+        return os.path.join(self._sessions_path, flat) if flat else os.path.join(self._path, _layout.CONTEXT)
 
     @property
     def dir(self) -> Path:
@@ -333,7 +338,7 @@ class Session:
             from .context.file import ContextFile
 
             folder = self._folder
-            path = os.path.join(self._path, _layout.CONTEXT)
+            path = self._context_path
             log = AppendLog(path, lock=folder.step_lock)
             appender = Appender(log, durability=self.durability, on_first=self._after_first_append)
             self._context = ContextFile.bound(Path(path), appender, folder.owned)
@@ -924,7 +929,9 @@ def _continue(store: WorkDirStore, allow_untrusted: bool) -> Session | None:
 def _restore(store: WorkDirStore, session_id: str) -> Session:
     entries = [entry for entry in store.trash.entries() if entry.session_id == session_id]
     if not entries:
-        raise SessionNotFoundError(session_id=session_id, searched=tuple(map(store.trash.path_of, store.paths)))
+        raise SessionNotFoundError(
+            session_id=session_id, searched=tuple(map(store.trash.path_of, store.paths))
+        )
     store.trash.restore(entries[0])
     located = store.locate(session_id)
     if located is None:

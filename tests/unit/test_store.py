@@ -120,8 +120,8 @@ def test_a_flat_file_is_moved_by_rename_where_there_are_no_hard_links(store: Wor
     assert (sessions_of(store) / "taken.jsonl").exists()
 
 
-def test_a_flat_file_that_cannot_be_moved_is_a_problem_of_the_list(store: WorkDirStore) -> None:
-    """A store that can't be written can still be listed."""
+def test_a_flat_file_that_cannot_be_moved_is_read_where_it_is(store: WorkDirStore) -> None:
+    """A store that can't be written can still be listed and read."""
     put(store, "healthy")
     (sessions_of(store) / "one.jsonl").write_bytes(b"flat\n")
 
@@ -134,10 +134,15 @@ def test_a_flat_file_that_cannot_be_moved_is_a_problem_of_the_list(store: WorkDi
 
     with _fs.using(ReadOnly()):
         listing = store.scan()
-        assert [located.facts.id for located in listing.located] == ["healthy"]
-        assert [problem.kind for problem in listing.problems] == ["flat-not-moved"]
+        assert sorted(located.facts.id for located in listing.located) == ["healthy", "one"]
+        assert listing.problems == []
+        located = store.locate("one")
+        assert located is not None
+        assert located.facts.flat == "one.jsonl"
+        assert not located.facts.empty
+        assert [problem.kind for problem in located.facts.problems] == ["flat-not-moved"]
         with pytest.raises(WriteError):
-            store.locate("one")
+            SessionFolder("one", located.sessions_path, located.facts).step_lock.acquire()
     assert (sessions_of(store) / "one.jsonl").read_bytes() == b"flat\n"
 
 
