@@ -25,7 +25,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     # 1a: bytes, from the disk and in lines
     ("_fs", "_lines"),
     # 1b: shapes; nothing of files
-    ("wire.messages", "wire.records", "context.records", "_state_merge"),
+    ("wire.messages", "wire.records", "context.records", "context.unread", "_state_merge"),
     # 1c: files; nothing of sessions
     ("_locking", "_append_log", "_appender", "_document"),
     # 2a: folds, records in and values out
@@ -69,7 +69,7 @@ GUESTS = ("cli.*",)
 
 # Packages that take long to import, or that only one room has a use for.
 KEPT_IN_THEIR_ROOMS: Mapping[str, tuple[str, ...]] = {
-    "pydantic": ("wire.messages", "context.records", "state"),
+    "pydantic": ("wire.messages", "context.records", "context.unread", "state"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
     "sqlite3": ("catalog._database", "history.*", "migration.flux"),
