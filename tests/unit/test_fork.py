@@ -384,6 +384,12 @@ def scenes() -> Iterator[tuple[str, Client]]:
     client.prompt("third", "dmail", "compact", "dmail")
     yield "going back within a turn", client
     client = plain()
+    client.begin("second")
+    client.run("second", ("dmail", "compact"))
+    client.end()
+    client.prompt("third")
+    yield "going back, then a compaction, then nothing", client
+    client = plain()
     client.prompt("second", "hook")
     client.prompt("third")
     yield "a hook's follow-up", client
@@ -581,6 +587,58 @@ def test_a_prompt_that_was_torn_out_of_the_context_is_not_taken_with_the_turn_be
     assert reply not in [message["content"] for message in messages_of(fork / "context.jsonl")]
     fork, _ = into(source, 1)
     assert reply in [message["content"] for message in messages_of(fork / "context.jsonl")]
+
+
+def test_what_stands_between_turns_is_not_taken_with_the_turn_before(tmp_path: Path, into: Into) -> None:
+    """A status outside a turn, or the rest of a turn whose beginning was torn."""
+    status = wire("StatusUpdate", plan_mode=True)
+    torn = dump(begun("torn"))[:75] + b"\n"
+    source = write(
+        tmp_path / "s" / "wire.jsonl",
+        begun("cut off"),
+        begun("a"),
+        ENDED,
+        status,
+        torn,
+        status,
+        ENDED,
+        begun("b"),
+    ).parent
+    write(source / "context.jsonl", user("cut off"), user("a"), user("b"))
+    fork, _ = into(source, 1)
+    assert (fork / "wire.jsonl").read_bytes() == dump(begun("cut off"), begun("a"), ENDED)
+    fork, _ = into(source, 2)
+    assert (fork / "wire.jsonl").read_bytes() == (source / "wire.jsonl").read_bytes()
+
+
+def test_the_checkpoint_of_the_next_turn_is_not_taken(tmp_path: Path, into: Into) -> None:
+    """Its marker neither: both belong to the prompt that follows."""
+    client = Client(markers=True)
+    for text in ("first", "second"):
+        client.prompt(text)
+    source = client.save(tmp_path / "source")
+    fork, _ = into(source, 0)
+    whole = (source / "context.jsonl").read_bytes()
+    assert (fork / "context.jsonl").read_bytes() == whole[
+        : whole.index(dump({"role": "_checkpoint", "id": 2}))
+    ]
+
+
+def test_a_message_that_could_be_of_either_turn_is_the_later_ones(tmp_path: Path, into: Into) -> None:
+    """Two skills ran, and one of their prompts is lost: a fork keeps nothing that may be of a later turn."""
+    client = Client()
+    client.prompt("first")
+    client.command("/skill:x")
+    client.command("/skill:x")
+    source = client.save(tmp_path / "source")
+    lines = (source / "context.jsonl").read_bytes().splitlines(keepends=True)
+    lost = next(at for at, line in enumerate(lines) if b"Do as this skill" in line)
+    (source / "context.jsonl").write_bytes(b"".join(lines[: lost - 1] + lines[lost + 4 :]))
+    assert len(users_own(source / "context.jsonl")) == 2
+    fork, _ = into(source, 1)
+    assert users_own(fork / "context.jsonl") == ["first"]
+    fork, _ = into(source, 2)
+    assert len(users_own(fork / "context.jsonl")) == 2
 
 
 def test_where_the_rotation_is_gone_a_fitting_summary_is_kept_and_that_is_said(
