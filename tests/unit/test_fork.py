@@ -1180,6 +1180,23 @@ def test_bare_logs_without_steps_and_checkpoints_are_matched_by_what_was_said(
     assert [json.loads(line) for line in truncate_context_at_turn(path, index)] == records[:kept]
 
 
+def test_a_steer_that_the_wire_log_knows_is_of_the_turn_it_was_said_in(tmp_path: Path) -> None:
+    """It is not taken for the prompt of the skill that ran next."""
+    skill = [begun("/skill:x"), ENDED]
+    write(
+        tmp_path / "s" / "wire.jsonl",
+        begun("0"),
+        wire("SteerInput", user_input="left"),
+        ENDED,
+        *skill,
+        begun("1"),
+    )
+    context = [user("0"), user("left"), said("a"), user("The skill's prompt"), said("b"), user("1")]
+    path = write(tmp_path / "s" / "context.jsonl", *context)
+    assert [json.loads(line) for line in truncate_context_at_turn(path, 0)] == context[:3]
+    assert [json.loads(line) for line in truncate_context_at_turn(path, 1)] == context[:5]
+
+
 def test_damage_of_any_kind_never_brings_a_later_turn(tmp_path: Path) -> None:
     """Both logs ruined at random: a fork is refused or holds no later prompt in its wire log, and never fails."""
     client = Client()
