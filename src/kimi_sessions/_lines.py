@@ -51,6 +51,10 @@ _OBJECT_START = re.compile(r'\{\s*"')
 _BOM = b"\xef\xbb\xbf"
 _PADDING = b" \t\r\n\x00\x0b\x0c"
 _LENIENT = json.JSONDecoder(strict=False)
+#: How much is decoded in vain, at most, in search of whole records in a damaged line: so many times its length.
+_PATIENCE = 32
+_PATIENCE_AT_LEAST = 1 << 19
+_COST_OF_DEPTH = 1 << 14
 #: A block of a backward read; most last records fit.
 _BACK_BYTES = 1 << 13
 
@@ -172,16 +176,24 @@ def _recover(start: int, body: bytes, accept: Accept) -> Decoded:
         text_at = index
         return byte_at
 
-    while True:
+    # Objects within objects are each tried from their own start: ordinary ones cost little, endless ones are given up.
+    patience = _PATIENCE * len(text) + _PATIENCE_AT_LEAST
+    while patience > 0:
         match = _OBJECT_START.search(text, at)
         if match is None:
             break
         try:
             value, end = _LENIENT.raw_decode(text, match.start())
-        except (ValueError, RecursionError):
+        except json.JSONDecodeError as error:
+            patience -= error.pos - match.start()
+            at = match.start() + 1
+            continue
+        except RecursionError:
+            patience -= _COST_OF_DEPTH
             at = match.start() + 1
             continue
         if not isinstance(value, dict) or accept(value) is not None:
+            patience -= end - match.start()
             at = match.start() + 1
             continue
         first = bytes_before(match.start())

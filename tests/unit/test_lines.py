@@ -165,6 +165,26 @@ def test_what_is_no_record_is_damage_with_a_reason(raw: bytes, reason: str) -> N
     assert reason in decoded.damage[0].reason
 
 
+@pytest.mark.parametrize("opening,closing", [(b'{"a":', b"}"), (b'{"a":', b""), (b'{"a":[', b"")])
+def test_endless_nesting_is_given_up_and_told(opening: bytes, closing: bytes) -> None:
+    """A line made to be slow costs a bounded number of looks; what was found before it is given, the rest is damage."""
+    looks = 0
+
+    def counting(value: dict[str, Any]) -> str | None:
+        nonlocal looks
+        looks += 1
+        return accept(value)
+
+    nested = opening * 800 + b"1" + closing * 800
+    raw = line(1) + b"x" + nested * 40
+    decoded = decode_line(raw, counting)
+    assert [span.value["n"] for span in decoded.records] == [1]
+    assert [(piece.offset, piece.length) for piece in decoded.damage] == [
+        (len(line(1)), len(raw) - len(line(1)))
+    ]
+    assert looks < 2 * raw.count(b"{") // 3
+
+
 # --- what a strict decoder refuses ---------------------------------------------------------------------------------
 
 
