@@ -286,8 +286,10 @@ class AppendLog:
             finally:
                 fs.close(new_fd)
             _fs.sync_folder_fd(dir_fd)
+        except WriteError:
+            raise
         except OSError as error:
-            raise error if isinstance(error, WriteError) else WriteError.of(error, self.path) from error
+            raise WriteError.of(error, self.path) from error
         finally:
             if made:
                 _fs.unlink_if_there(temp, dir_fd)

@@ -213,8 +213,10 @@ def update_document(name: str, change: Change, *, dir_fd: int, folder: str) -> d
                 before_replace=_unchanged(name, dir_fd, mark),
             ):
                 return value
+    except WriteError:
+        raise
     except OSError as error:
-        raise error if isinstance(error, WriteError) else WriteError.of(error, path) from error
+        raise WriteError.of(error, path) from error
     raise WriteError(path=path, reason="another program keeps changing it")
 
 

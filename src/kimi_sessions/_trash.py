@@ -171,10 +171,10 @@ class Trash:
                     if not _fs.exists(folder.id, dir_fd=root_fd):
                         raise folder.gone() from error
                     raise WriteError.of(error, folder.path) from error
+                except WriteError:
+                    raise
                 except OSError as error:
-                    raise (
-                        error if isinstance(error, WriteError) else WriteError.of(error, folder.path)
-                    ) from error
+                    raise WriteError.of(error, folder.path) from error
         finally:
             # A holder whose step was refused, or failed, goes on holding.
             if not (folder.held_here and _may_exist(folder.id, root_fd)):
@@ -324,10 +324,10 @@ class Trash:
                 _fs.sync_folder_fd(trash_fd)
             finally:
                 fs.close(root_fd)
+        except WriteError:
+            raise
         except OSError as error:
-            raise (
-                error if isinstance(error, WriteError) else WriteError.of(error, entry.sessions_path)
-            ) from error
+            raise WriteError.of(error, entry.sessions_path) from error
         finally:
             fs.close(trash_fd)
 

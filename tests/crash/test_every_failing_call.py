@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -357,6 +358,7 @@ async def failure_of(operation: Operation, scene: Scene, fs: FailingFs) -> Sessi
         with using(fs):
             await operation.do(scene)
     except SessionsError as error:
+        assert str(pickle.loads(pickle.dumps(error))) == str(error), "it has itself for a cause"
         return error
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,22 @@ def test_an_update_that_fails_leaves_the_old_file_and_no_temp_file(
     assert (path.read_bytes() if path.exists() else None) == before
     assert not [name for name in os.listdir(tmp_path) if "tmp" in name]
     assert update(folder, lambda _: {"a": 1}) == {"a": 1}
+
+
+def test_a_change_that_fails_with_an_error_of_ours_keeps_its_cause(folder: int) -> None:
+    """What the change itself raised comes through as it was: with the system's error behind it, fit for pickling."""
+
+    def change(_: Document) -> dict[str, Any] | None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise WriteError.of(error, "/the/seal") from error
+
+    with pytest.raises(WriteError, match="/the/seal") as caught:
+        update(folder, change)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert not isinstance(caught.value.__cause__, WriteError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_setting_aside_works_without_hard_links(folder: int, tmp_path: Path) -> None:
