@@ -219,7 +219,7 @@ class InvalidTurnError(SessionsError, ValueError):
 
     def _sentence(self) -> str:
         if self.turn_count == 0:
-            return f"no turn {self.turn_index}: the session has no turns"
+            return f"turn {self.turn_index} out of range: the session has no turns"
         return f"turn {self.turn_index} out of range: the session has turns 0 to {self.turn_count - 1}"
 
 

@@ -53,7 +53,7 @@ EXAMPLES: list[tuple[SessionsError, str]] = [
         "'a/b' is not a valid id: it may not contain '/'",
     ),
     (InvalidTurnError(turn_index=9, turn_count=2), "turn 9 out of range: the session has turns 0 to 1"),
-    (InvalidTurnError(turn_index=0, turn_count=0), "no turn 0: the session has no turns"),
+    (InvalidTurnError(turn_index=0, turn_count=0), "turn 0 out of range: the session has no turns"),
     (InvalidRecordError(reason="a torn record"), "a torn record"),
     (SessionBusyError(path="/a/.hold"), "/a/.hold is busy"),
     (
