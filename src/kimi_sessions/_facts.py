@@ -475,11 +475,17 @@ def read_flat_facts(root_fd: int, session_id: str, flats: Sequence[str]) -> Fact
     """
     facts = Facts(session_id)
     facts.flat = session_id + layout.FLAT_SUFFIX
+    fs = _fs.active()
     try:
-        found = _fs.active().stat(facts.flat, dir_fd=root_fd, follow_symlinks=False)
+        found = fs.stat(facts.flat, dir_fd=root_fd, follow_symlinks=False)
+        try:
+            place = fs.stat(session_id, dir_fd=root_fd, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            place = stat_module.S_IFDIR
     except OSError:
         return None
-    if not stat_module.S_ISREG(found.st_mode):
+    # A link in its folder's place would make a wire log out of whatever it leads to.
+    if not stat_module.S_ISREG(found.st_mode) or not stat_module.S_ISDIR(place):
         return None
     facts.updated_at = sane_time(found.st_mtime, time.time()) or 0.0
     facts.empty = all(_context_is_empty(name, root_fd) for name in flats)
