@@ -78,6 +78,10 @@ class AppendLog:
         with self.lock.idle():
             self._close()
 
+    def close_locked(self) -> None:
+        """Like ``close``, for a caller who holds the lock: nobody else is in an append then."""
+        self._close()
+
     def _close(self) -> None:
         fd, self._fd = self._fd, -1
         self._known_end = -1

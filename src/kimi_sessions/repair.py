@@ -409,8 +409,8 @@ class _Worker:
             names = (f"{name}{_layout.BACKUP_INFIX}{number}" for number in count(1))
             return log.rewrite(build, keep_as=names)
         finally:
-            torn.close()
-            log.close()
+            torn.close_locked()
+            log.close_locked()
 
     # --- flat files ----------------------------------------------------------------------------------------------
 

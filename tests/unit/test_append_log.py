@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -513,3 +514,25 @@ def test_a_lock_that_nobody_frees_fails_the_append_and_writes_nothing(
     with lock_of(folder), pytest.raises(SessionBusyError):
         log.append(b"one\n")
     assert not (folder / "log").exists()
+
+
+def test_a_log_can_be_closed_within_a_step_and_waits_for_one_otherwise(folder: Path) -> None:
+    """Whoever holds the lock closes at once; another thread's close comes after the append that is on."""
+    log = log_of(folder)
+    log.append(b"one\n")
+    closed: list[str] = []
+
+    def close() -> None:
+        log.close()
+        closed.append("closed")
+
+    with log.lock:
+        thread = threading.Thread(target=close)
+        thread.start()
+        log.append_locked(b"two\n")
+        closed.append("appended")
+        log.close_locked()
+    thread.join()
+    assert closed == ["appended", "closed"]
+    log.append(b"three\n")
+    assert (folder / "log").read_bytes() == b"one\ntwo\nthree\n"

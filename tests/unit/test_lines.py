@@ -166,8 +166,8 @@ def test_what_is_no_record_is_damage_with_a_reason(raw: bytes, reason: str) -> N
 
 
 @pytest.mark.parametrize("opening,closing", [(b'{"a":', b"}"), (b'{"a":', b""), (b'{"a":[', b"")])
-def test_endless_nesting_is_given_up_and_told(opening: bytes, closing: bytes) -> None:
-    """A line made to be slow costs a bounded number of looks; what was found before it is given, the rest is damage."""
+def test_endless_nesting_is_told_and_costs_no_record_before_it(opening: bytes, closing: bytes) -> None:
+    """A line made to be slow: what was found before it is given, the rest is damage, and none is looked at twice."""
     looks = 0
 
     def counting(value: dict[str, Any]) -> str | None:
@@ -182,7 +182,7 @@ def test_endless_nesting_is_given_up_and_told(opening: bytes, closing: bytes) ->
     assert [(piece.offset, piece.length) for piece in decoded.damage] == [
         (len(line(1)), len(raw) - len(line(1)))
     ]
-    assert looks < 2 * raw.count(b"{") // 3
+    assert looks <= raw.count(b"{")
 
 
 # --- what a strict decoder refuses ---------------------------------------------------------------------------------
