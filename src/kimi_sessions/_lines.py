@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -51,10 +53,12 @@ _OBJECT_START = re.compile(r'\{\s*"')
 _BOM = b"\xef\xbb\xbf"
 _PADDING = b" \t\r\n\x00\x0b\x0c"
 _LENIENT = json.JSONDecoder(strict=False)
-#: How much is decoded in vain, at most, in search of whole records in a damaged line: so many times its length.
-_PATIENCE = 32
-_PATIENCE_AT_LEAST = 1 << 19
-_COST_OF_DEPTH = 1 << 14
+#: What pairing braces looks at: a whole string, else one of the signs. Possessive, so that no text makes it try twice.
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"\\]', re.DOTALL)
+#: What is known of a brace: nothing yet; that no whole object begins there; that it has an end; its value.
+_UNSEEN, _HOPELESS, _PAIRED, _DECODED = range(4)
+#: Objects nested deeper are not looked for in a damaged line; the decoder's own limit moves with the caller's stack.
+_DEEPEST = 800
 #: A block of a backward read; most last records fit.
 _BACK_BYTES = 1 << 13
 
@@ -176,26 +180,16 @@ def _recover(start: int, body: bytes, accept: Accept) -> Decoded:
         text_at = index
         return byte_at
 
-    # Objects within objects are each tried from their own start: ordinary ones cost little, endless ones are given up.
-    patience = _PATIENCE * len(text) + _PATIENCE_AT_LEAST
-    while patience > 0:
+    whole = _WholeObjects(text)
+    while True:
         match = _OBJECT_START.search(text, at)
         if match is None:
             break
-        try:
-            value, end = _LENIENT.raw_decode(text, match.start())
-        except json.JSONDecodeError as error:
-            patience -= error.pos - match.start()
+        found = whole.at(match.start())
+        if found is None or accept(found[0]) is not None:
             at = match.start() + 1
             continue
-        except RecursionError:
-            patience -= _COST_OF_DEPTH
-            at = match.start() + 1
-            continue
-        if not isinstance(value, dict) or accept(value) is not None:
-            patience -= end - match.start()
-            at = match.start() + 1
-            continue
+        end = found[1]
         first = bytes_before(match.start())
         last = bytes_before(end)
         piece = body[first:last]
@@ -212,6 +206,128 @@ def _recover(start: int, body: bytes, accept: Accept) -> Decoded:
     if rest.strip(_PADDING):
         damage.append(Damage(start + kept_to, len(rest), _reason(rest, after_record=bool(records))))
     return Decoded(records, damage)
+
+
+class _Outline(NamedTuple):
+    """
+    The objects of a text as its braces pair them from one start on; what stands between the braces is not looked at.
+
+    ``opens`` rises, ``ends`` has the end of each of them (0 where it has none). ``closed`` are the starts again, in the
+    order of their ends, which are ``closed_ends``. ``stop`` is where pairing came to its end.
+    """
+
+    opens: array[int]
+    ends: array[int]
+    closed: array[int]
+    closed_ends: array[int]
+    stop: int
+
+
+class _WholeObjects:
+    """
+    Tells which ``{`` of a text, asked for from left to right, begins an object that can be decoded.
+
+    The text is damaged, so an outer object may fail because of what follows an inner one. Decoding each candidate on
+    its own would look at the same bytes once for every brace around them: minutes for a line of one megabyte. Here
+    braces are paired once, and one attempt gives every object that it got to the end of. A start that pairing has
+    not met lies in what an earlier start took for a string. Pairings that begin at two such starts see each other's
+    strings inside out, and of any three two agree, so that each byte is paired twice at most.
+    """
+
+    __slots__ = ("_decoder", "_finished", "_found", "_known", "_outlines", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._known = bytearray(len(text))
+        self._outlines: list[_Outline] = []
+        self._found: dict[int, tuple[dict[str, Any], int]] = {}
+        self._finished: list[dict[str, Any]] = []
+        self._decoder = json.JSONDecoder(strict=False, object_pairs_hook=self._finish)
+
+    def _finish(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        self._finished.append(value := dict(pairs))
+        return value
+
+    def at(self, start: int) -> tuple[dict[str, Any], int] | None:
+        """Return the object that begins at ``start`` and where it ends; None if there is no whole one."""
+        if self._known[start] == _UNSEEN:
+            self._outlines = [outline for outline in self._outlines if outline.stop > start]
+            self._outlines.append(self._pair(start))
+        if self._known[start] == _PAIRED:
+            self._decode(start)
+        return self._found.pop(start, None)
+
+    def _pair(self, start: int) -> _Outline:
+        """Pair braces from ``start`` to the end of what begins there, or to where they no longer fit."""
+        text, known = self._text, self._known
+        opens, ends, closed, closed_ends = array("q"), array("q"), array("q"), array("q")
+        # Of what is open: its place in ``opens`` (-1 for an array), and how deep it is inside so far.
+        places, depths = array("q"), array("q")
+        stop = len(text)
+        for token in _TOKEN.finditer(text, start):
+            at = token.start()
+            sign = text[at]
+            if sign == '"' and token.end() > at + 1:
+                continue
+            if sign in "{[":
+                if sign == "{":
+                    known[at] = _HOPELESS  # until it is closed
+                    places.append(len(opens))
+                    opens.append(at)
+                    ends.append(0)
+                else:
+                    places.append(-1)
+                depths.append(1)
+                continue
+            # A quote without another, a backslash outside of a string, the wrong bracket: no more can be told.
+            if sign not in "}]" or (places[-1] < 0) != (sign == "]"):
+                stop = at
+                break
+            place, depth = places.pop(), depths.pop()
+            if place >= 0:
+                ends[place] = at + 1
+                closed.append(opens[place])
+                closed_ends.append(at + 1)
+                if depth <= _DEEPEST:
+                    known[opens[place]] = _PAIRED
+            if not places:
+                stop = at + 1
+                break
+            depths[-1] = max(depths[-1], depth + 1)
+        return _Outline(opens, ends, closed, closed_ends, stop)
+
+    def _decode(self, start: int) -> None:
+        """Decode a paired object and note every object in it that the decoder came to the end of."""
+        outline, place = next(
+            (each, place) for each in self._outlines if (place := _place(each.opens, start)) is not None
+        )
+        self._finished.clear()
+        # A piece of its own, since the error of a failure counts the lines of all that is before it.
+        piece = self._text[start : outline.ends[place]]
+        failed_at = outline.ends[place]
+        try:
+            self._decoder.raw_decode(piece)
+        except json.JSONDecodeError as error:
+            failed_at = start + error.pos
+        except (ValueError, RecursionError):
+            failed_at = start + 1  # it is not told where; what is inside is asked for on its own
+        # Objects come to their end in the order in which their braces pair.
+        first = bisect_right(outline.closed_ends, start)
+        for index, value in enumerate(self._finished, first):
+            found = outline.closed[index]
+            self._known[found] = _DECODED
+            self._found[found] = (value, outline.closed_ends[index])
+        # What was open where it failed fails there, too.
+        for index in range(place, bisect_left(outline.opens, failed_at)):
+            if self._known[outline.opens[index]] == _PAIRED and outline.ends[index] > failed_at:
+                self._known[outline.opens[index]] = _HOPELESS
+        if self._known[start] == _PAIRED:
+            self._known[start] = _HOPELESS
+
+
+def _place(rising: array[int], wanted: int) -> int | None:
+    index = bisect_left(rising, wanted)
+    return index if index < len(rising) and rising[index] == wanted else None
 
 
 def _reason(rest: bytes, *, after_record: bool) -> str:

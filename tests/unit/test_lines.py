@@ -185,6 +185,36 @@ def test_endless_nesting_is_told_and_costs_no_record_before_it(opening: bytes, c
     assert looks <= raw.count(b"{")
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(b'{"a":' * 20_000, id="objects that never end"),
+        pytest.param(b'{"a":[' * 20_000, id="objects and arrays that never end"),
+        pytest.param(b'{"a":' * 300 + b"[" + b"0," * 200_000, id="a long array within many objects"),
+        pytest.param(
+            b"x" + b'{"a":' * 500 + b"[" + b"0," * 200_000 + b"0]" + b"}" * 500, id="whole, and no records"
+        ),
+        pytest.param(b'{"' * 60_000 + b'"', id="strings that look like objects from either end"),
+        pytest.param(b'{"a":' * 300 + b"9" * 5_000 + b"}" * 300, id="a number too long to read"),
+    ],
+)
+def test_a_record_behind_a_line_made_to_be_slow_is_found(before: bytes) -> None:
+    """Each byte is looked at a few times at most, so that there is no need to give up before the record."""
+    assert numbers(before + b"\0" + line(7)) == [7]
+
+
+def test_a_record_is_found_whichever_quotes_the_torn_one_left_open() -> None:
+    """What an earlier start takes for a string is looked into from its own braces on."""
+    torn = b'{"n": 1, "text": "an odd {" quote", "more": "'
+    assert numbers(torn + line(2, text='a { and a " of its own') + b', "x": "{' + line(3)) == [2, 3]
+
+
+def test_records_within_what_is_no_record_are_given_once_and_in_order() -> None:
+    """An object that is none itself gives those inside it, the outer of two before the inner."""
+    inner = b'{"a": [%s, {"b": %s}], "n": "no"}' % (line(1), line(2, inner={"n": 9}))
+    assert numbers(b"x" + inner + b'{"a": %s' % inner) == [1, 2, 1, 2]
+
+
 # --- what a strict decoder refuses ---------------------------------------------------------------------------------
 
 
