@@ -7,16 +7,13 @@ bytes repeated, since making prose takes longer than anything that is measured.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import generate
 
@@ -30,7 +27,7 @@ class Data:
         self.root = Path(tempfile.mkdtemp(prefix="kimi-sessions-bench-", dir=root))
         self.seed = seed
 
-    def __enter__(self) -> Data:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -56,7 +53,9 @@ class Data:
                 generate.generate_context(path, BASE_MB, seed=self.seed)
         return path
 
-    def _log(self, path: Path, kind: str, *, size_mb: float | None = None, records: int | None = None) -> None:
+    def _log(
+        self, path: Path, kind: str, *, size_mb: float | None = None, records: int | None = None
+    ) -> None:
         """Write a log of about this size, or of exactly so many records, by repeating the generated one."""
         base = self._base(kind).read_bytes()
         tail = b""

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 _STATUS = Path("/proc/self/status")
 Case = Callable[[dict[str, Any]], Any]
@@ -52,7 +52,7 @@ class Meter:
         self.count = count
         self.result: dict[str, Any] = {}
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> Self:
         try:
             # Linux: forget the peak of the imports.
             Path("/proc/self/clear_refs").write_text("5", "ascii")

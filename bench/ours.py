@@ -230,19 +230,21 @@ async def turns_after_append(p: dict[str, Any]) -> dict[str, Any]:
 
 
 async def messages(p: dict[str, Any]) -> dict[str, Any]:
-    """Read messages of the context: all, or the newest ``limit``."""
-    from kimi_sessions.context import Message
+    """Read messages of the context: all, or the newest ``limit``; ``look`` looks at each one's text too."""
+    from kimi_sessions.context import ContextFile, Message
 
     Message(role="user", content="warm")
     context = (await _only(p)).context
     with tempfile.TemporaryDirectory() as folder:
-        from kimi_sessions.context import ContextFile
-
-        Path(folder, "c.jsonl").write_bytes(b'{"role":"user","content":"warm"}\n' * 3)
-        await ContextFile(Path(folder, "c.jsonl")).messages(2)
-        await ContextFile(Path(folder, "c.jsonl")).messages()
+        warm = ContextFile(Path(folder, "c.jsonl"))
+        await warm.append([Message(role="user", content="warm")] * 3)
+        await warm.messages(2)
+        await warm.messages()
     with Meter() as meter:
         found = await context.messages(p.get("limit"))
+        if p.get("look"):
+            for message in found:
+                assert message.text is not None
     return meter.result | {"count": len(found)}
 
 

@@ -47,9 +47,4 @@ async def _run(p: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(
-        {
-            kind: (lambda p, kind=kind: _run(p, kind))
-            for kind in ("add_one", "add_batch", "newest", "all")
-        }
-    )
+    main({kind: (lambda p, kind=kind: _run(p, kind)) for kind in ("add_one", "add_batch", "newest", "all")})
