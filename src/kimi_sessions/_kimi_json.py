@@ -32,6 +32,7 @@ __all__ = [
     "new_entry",
     "register_in_share",
     "share_paths",
+    "spellings",
     "update_kimi_json",
     "work_dirs",
     "writable_registry",
@@ -132,6 +133,21 @@ def share_paths(layout: ShareLayout) -> tuple[list[str], list[str]]:
     parsed = (entry_key(entry) for entry in entries)
     found = dict.fromkeys(each[0] for each in parsed if each is not None and each[1] == LOCAL_KAOS)
     return list(found), [f"{kimi_json}: {problem}"] if problem else []
+
+
+def spellings(layout: ShareLayout, resolved: Path) -> list[Path]:
+    """Return the paths under which a share's registry knows a folder, given with its links resolved."""
+    wanted = str(resolved)
+    name = resolved.name
+    paths, _ = share_paths(layout)
+    return [Path(path) for path in paths if path != wanted and _leads_to(path, name, wanted)]
+
+
+def _leads_to(path: str, name: str, wanted: str) -> bool:
+    # Another last name leads there only by being a link itself; that is cheaper to see than where each path leads.
+    if os.path.basename(path) != name and not os.path.islink(path):
+        return False
+    return os.path.realpath(path) == wanted
 
 
 def move_work_dirs(layout: ShareLayout, moves: Mapping[str, str]) -> None:

@@ -34,7 +34,7 @@ from .errors import (
     WriteError,
 )
 from .findings import Finding
-from .layout import Layout, ProjectLayout
+from .layout import Layout, ProjectLayout, ShareLayout
 from .trust import Trust, Verdict, write_seal
 
 _TRUSTED = Verdict(trusted=True, approvals_ok=True, problem="")
@@ -75,8 +75,11 @@ class WorkDirStore:
         if sessions_path is not None:
             self.paths: tuple[str, ...] = (str(sessions_path),)
         else:
-            found = layout_.sessions_paths(work_dir, None if layout_.sealed else self.resolved)
-            self.paths = tuple(map(str, found))
+            found = list(layout_.sessions_paths(work_dir, None if layout_.sealed else self.resolved))
+            if isinstance(layout_, ShareLayout):
+                # Whoever made a session through a link has it under the key of that spelling.
+                found += map(layout_.sessions_path, metadata.spellings(layout_, self.resolved))
+            self.paths = tuple(dict.fromkeys(map(str, found)))
 
     @property
     def resolved(self) -> Path:

@@ -36,6 +36,7 @@ from ._kimi_json import (
     move_work_dirs,
     new_entry,
     share_paths,
+    spellings,
     update_kimi_json,
     work_dirs,
     writable_registry,
@@ -75,6 +76,7 @@ __all__ = [
     "register_work_dir",
     "set_last_session_id",
     "share_paths",
+    "spellings",
     "standing",
 ]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.seam import UnsyncedFs
 
-from kimi_sessions import _fs
+from kimi_sessions import Session, _fs
 from kimi_sessions._folder import SessionFolder
 from kimi_sessions._store import WorkDirStore
 from kimi_sessions.errors import (
@@ -297,3 +297,19 @@ def test_locks_are_free_after_every_step_that_failed(store: WorkDirStore) -> Non
     assert ids_of(store) == ["one"]
     assert store.trash.entries() == []
     assert store.trash.delete(folder)
+
+
+async def test_sessions_made_through_a_link_are_found_by_the_real_path_and_the_other_way_round(
+    tmp_path: Path, home: Path
+) -> None:
+    """Two spellings of one folder find the same sessions, also in Kimi CLI's own store."""
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    share = ShareLayout(tmp_path / "share")
+    by_link = await Session.create(link, layout=share)
+    by_path = await Session.create(real, layout=share)
+    for spelling in (link, real):
+        found = await Session.list(spelling, layout=share, include_empty=True)
+        assert {session.id for session in found} == {by_link.id, by_path.id}
+        assert await Session.find(spelling, by_link.id, layout=share) is not None
