@@ -8,6 +8,7 @@ and how two versions of it are merged, is the caller's.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -110,12 +111,32 @@ def _parse_prefix(body: bytes) -> Document:
 
 
 def dump_document(value: dict[str, Any]) -> bytes:
-    """Return a document's bytes: two spaces of indent, non-ASCII kept, as the real client writes its own."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    """
+    Return a document's bytes: two spaces of indent, non-ASCII kept, as the real client writes its own.
+
+    One that would be too large with its indents, or is nested too deeply for them, has none. Raises OSError for one
+    that even so could not be written, or not be read again.
+    """
     try:
-        return text.encode("utf-8")
+        data = _encoded(value, indent=2)
+    except RecursionError:
+        data = b""  # the encoder that does not indent goes three times as deep
+    if not data or len(data) > _LIMIT_BYTES:
+        try:
+            data = _encoded(value, indent=None)
+        except RecursionError:
+            raise OSError(errno.EFBIG, "nested too deeply to be written") from None
+    if len(data) > _LIMIT_BYTES:
+        # It could not be read again.
+        raise OSError(errno.EFBIG, f"too large for a document ({len(data)} bytes)")
+    return data
+
+
+def _encoded(value: dict[str, Any], *, indent: int | None) -> bytes:
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        return json.dumps(value, indent=2).encode("ascii")
+        return json.dumps(value, indent=indent).encode("ascii")
 
 
 def set_aside(name: str, *, dir_fd: int) -> str:

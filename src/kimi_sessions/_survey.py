@@ -671,8 +671,8 @@ def _bad_bytes(data: bytes) -> tuple[int, int]:
         _, end = json.JSONDecoder(strict=False).raw_decode(text, start)
     except json.JSONDecodeError as error:
         end = error.pos
-    except RecursionError:
-        end = start
+    except (ValueError, RecursionError):
+        end = start  # a number too long to read, or nested too deeply: where is not told
     offset = len(text[:end].encode("utf-8", "surrogateescape"))
     return (offset, len(data) - offset) if offset < len(data) else (0, len(data))
 

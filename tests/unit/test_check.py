@@ -182,6 +182,7 @@ async def test_every_log_of_a_session_is_looked_at(work_dir: Path, folder: Path)
         (b"", "bad-state", "state.json"),
         (b"{bad json", "bad-state", "state.json"),
         (b"[]", "bad-state", "state.json"),
+        pytest.param(b'{"version": ' + b"9" * 5_000 + b"}", "bad-state", "state.json", id="endless number"),
         (b'{"version": 1, "custom_title": "T', "bad-state", "state.json"),
         (b'{"version": 1}\n"old": 5}', "bad-state", "state.json"),
         (b'{"archived": "perhaps"}', "bad-field", "state.json"),
@@ -508,9 +509,7 @@ async def test_a_store_that_leads_out_of_its_project_is_not_entered(work_dir: Pa
     assert report.sessions == ()
 
 
-@pytest.mark.parametrize(
-    "version", ["0.35", "0.58", "0.68", "1.24.0", "1.52.0"]
-)
+@pytest.mark.parametrize("version", ["0.35", "0.58", "0.68", "1.24.0", "1.52.0"])
 async def test_old_stores_are_checked_without_a_trace_and_counted_as_readers_count(
     version: str, corpus: Callable[[str], Path]
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_document_is_read_without_a_word_about_what_does_no_harm(
         (b" \n", "blank"),
         (b"\xff\xfe\x00", "not valid JSON"),
         (b'{"a":' * 50_000, "nested too deeply"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "not valid JSON"),
     ],
 )
 def test_a_damaged_document_is_none_with_a_reason_and_its_bytes_are_worth_keeping(
@@ -150,6 +151,28 @@ def test_what_was_dumped_reads_as_the_same_document(value: dict[str, Any]) -> No
 def test_a_document_is_written_as_the_client_writes_its_own() -> None:
     """Two spaces of indent, other scripts as they are."""
     assert dump_document({"标题": ["a"]}) == '{\n  "标题": [\n    "a"\n  ]\n}'.encode()
+
+
+def test_a_document_too_deep_or_too_large_for_indents_is_written_without() -> None:
+    """What could be read can be written again, and what was written be read."""
+    deep = parse_document(b'{"a": ' + b"[" * 600 + b"]" * 600 + b"}")
+    wide = parse_document(b'{"a": [' + b"0," * 3_000_000 + b"0]}")
+    for document in (deep, wide):
+        assert document.value is not None
+        assert parse_document(dump_document(document.value)) == document
+
+
+def test_a_document_that_could_not_be_read_again_is_not_written(folder: int, tmp_path: Path) -> None:
+    """Too deep for the encoder, or larger than a reader takes: the old one stays."""
+    (tmp_path / "doc.json").write_bytes(dump_document(OLD))
+    deep: list[Any] = []
+    for _ in range(2_000):
+        deep = [deep]
+    for value, reason in (({"a": deep}, "nested too deeply"), ({"a": "x" * (17 << 20)}, "too large")):
+        with pytest.raises(WriteError, match=reason):
+            update(folder, lambda _, value=value: value)  # type: ignore[misc]
+        assert json.loads((tmp_path / "doc.json").read_bytes()) == OLD
+    assert os.listdir(tmp_path) == ["doc.json"]
 
 
 def test_an_update_sees_the_disk_and_replaces_the_whole_file(folder: int, tmp_path: Path) -> None:
