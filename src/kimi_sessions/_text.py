@@ -56,16 +56,17 @@ def user_text(user_input: object) -> str:
     """
     if isinstance(user_input, str):
         return user_input
-    if not isinstance(user_input, Iterable) or isinstance(user_input, dict):
+    # A list is what a record holds; asking of that whether it can be gone through costs more than going through it.
+    if type(user_input) is not list and (not isinstance(user_input, Iterable) or isinstance(user_input, dict)):
         return ""
     texts = []
     for part in user_input:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict):
+        if isinstance(part, dict):
             text = part.get("text")
             if part.get("type") == "text" and isinstance(text, str):
                 texts.append(text)
+        elif isinstance(part, str):
+            texts.append(part)
         else:
             text = getattr(part, "text", None)
             if getattr(part, "type", None) == "text" and isinstance(text, str):

@@ -63,10 +63,10 @@ CREATE TABLE log (
   UNIQUE (folder, purpose, name, file)
 );
 
+-- The turns of a log, so many to a row: the number of the first, and their values as JSON.
 CREATE TABLE turn (
-  log INTEGER NOT NULL, number INTEGER NOT NULL,
-  user_text BLOB NOT NULL, started_at REAL, ended_at REAL, offset INTEGER NOT NULL, end_offset INTEGER,
-  PRIMARY KEY (log, number)
+  log INTEGER NOT NULL, first INTEGER NOT NULL, packed TEXT NOT NULL,
+  PRIMARY KEY (log, first)
 ) WITHOUT ROWID;
 
 -- Replies whose tokens were counted, by a hash of their message id.

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from kimi_sessions import _fs, layout
 from kimi_sessions._append_log import open_for_reading
+from kimi_sessions._lines import decode_value
+from kimi_sessions.wire.records import dump_json
 from kimi_sessions.wire.turns import Turn, TurnScan, scan_turns
 
 if TYPE_CHECKING:
@@ -22,9 +24,10 @@ __all__ = ["session_turns"]
 
 #: The smallest log that is worth a look into the catalog.
 _LONG_BYTES = 4 << 20
-_COLUMNS = "number, user_text, started_at, ended_at, offset, end_offset"
-_ALL = f"SELECT {_COLUMNS} FROM turn WHERE log = ? ORDER BY number"  # noqa: S608 - fixed text, here and below
-_PUT = f"INSERT OR REPLACE INTO turn (log, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+_ALL = "SELECT packed FROM turn WHERE log = ? ORDER BY first"
+_PUT = "INSERT OR REPLACE INTO turn (log, first, packed) VALUES (?, ?, ?)"
+#: Turns to a row: enough that a row costs little, few enough that an append rewrites little.
+_ROW_TURNS = 256
 
 
 def session_turns(sessions_path: str, name: str) -> list[Turn]:
@@ -66,11 +69,12 @@ def _kept(
     position = find_position(connection, Place(number, name, layout.WIRE), TURNS)
     if position is None or not resumes(position, fd, found):
         return None
-    settled = tuple(
-        Turn(index, text.decode("utf-8", "surrogatepass"), *rest)
-        for index, text, *rest in connection.execute(_ALL, (position.id,))
-    )
-    return TurnScan(settled, position.offset, settled) if len(settled) == position.fold else None
+    settled: list[Turn] = []
+    for (packed,) in connection.execute(_ALL, (position.id,)):
+        for values in decode_value(packed.encode()):
+            settled.append(Turn(len(settled), *values))
+    turns = tuple(settled)
+    return TurnScan(turns, position.offset, turns) if len(turns) == position.fold else None
 
 
 def _keep(
@@ -98,24 +102,20 @@ def _keep(
         tail=tail_of(fd, scan.offset),
         fold=len(scan.settled),
     )
-    known: tuple[Turn, ...] = ()
+    turns = scan.settled
+    first = 0
     if before is None:
         connection.execute("DELETE FROM turn WHERE log = ?", (log,))
     else:
-        known = before.settled
-    connection.executemany(
-        _PUT,
-        [
-            (
-                log,
-                turn.index,
-                turn.user_text.encode("utf-8", "surrogatepass"),
-                turn.started_at,
-                turn.ended_at,
-                turn.offset,
-                turn.end_offset,
-            )
-            for turn in scan.settled
-            if turn.index >= len(known) or turn is not known[turn.index]
-        ],
-    )
+        # What no append has touched is the very object that was read from the catalog.
+        same = zip(before.settled, turns, strict=False)
+        changed = next((old.index for old, new in same if old is not new), len(before.settled))
+        first = changed // _ROW_TURNS * _ROW_TURNS
+    starts = range(first, len(turns), _ROW_TURNS)
+    connection.executemany(_PUT, ((log, at, _packed(turns[at : at + _ROW_TURNS])) for at in starts))
+
+
+def _packed(turns: tuple[Turn, ...]) -> str:
+    return dump_json(
+        [[turn.user_text, turn.started_at, turn.ended_at, turn.offset, turn.end_offset] for turn in turns]
+    ).decode()

@@ -61,3 +61,17 @@ async def test_a_broken_catalog_changes_no_turn(store: Store, catalog_file: Path
     with open(catalog_file, "r+b") as file:  # noqa: ASYNC230
         file.write(b"garbage" * 100)
     assert await agree(store) == 1
+
+
+async def test_turns_beyond_one_row_are_kept_and_brought_up_to_date(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn of an earlier row that ends late, turns that fill a row to its end, and ones that begin the next."""
+    monkeypatch.setattr(catalog_turns, "_ROW_TURNS", 3)
+    store.put("one", store.prompt("outer"))
+    assert await agree(store) == 1
+    for count in range(2, 9):
+        store.append("one", store.prompt(f"turn {count}"), store.line("TurnEnd", {}))
+        assert await agree(store) == count
+    store.append("one", store.line("TurnEnd", {}, 1_700_000_099.0))
+    assert await agree(store) == 8
