@@ -110,6 +110,24 @@ class SessionFolder:
             lock.give_back()
 
     @contextmanager
+    def step(self) -> Iterator[int]:
+        """
+        Lock out all other steps while the block runs, and give a descriptor of the session's folder.
+
+        A lock file that was not open before is closed again, so that a program may change any number of sessions one
+        after the other; one that appends keep open stays open. Raises SessionNotFoundError, SessionBusyError,
+        WriteError.
+        """
+        lock = self.step_lock
+        was_open = lock.is_open
+        try:
+            with lock, self.opened() as fd:
+                yield fd
+        finally:
+            if not was_open:
+                lock.close()
+
+    @contextmanager
     def opened(self) -> Iterator[int]:
         """Give a descriptor of the session's folder. Raises SessionNotFoundError, WriteError."""
         try:

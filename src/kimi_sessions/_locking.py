@@ -79,6 +79,11 @@ class _LockFile:
     def __del__(self) -> None:
         self._close()
 
+    @property
+    def is_open(self) -> bool:
+        """True while the lock file is kept open, locked or not."""
+        return self._fd >= 0
+
     @contextmanager
     def idle(self) -> Iterator[None]:
         """Keep this program's steps out while the block runs, and wait for the one that is on; nothing is locked."""

@@ -184,7 +184,7 @@ def _repair_owned(session: Session, folder: SessionFolder) -> RepairReport:
         raise folder.gone()
     worker = _Worker(session)
     worker.free_the_locks()
-    with folder.owned(), folder.step_lock:
+    with folder.owned(), folder.step():
         survey = survey_session(session)
         before = after = report_of(survey, session.id, path)
         for _ in range(_ROUNDS):

@@ -412,7 +412,7 @@ class Session:
         folder = self._folder
         sealed = self._store.layout.sealed
         believed = sealed and self._state is not None and self._judged.trusted and self._judged.approvals_ok
-        with folder.step_lock, folder.opened() as fd:
+        with folder.step() as fd:
             legacy = read_document(_layout.METADATA, dir_fd=fd)
             saved: dict[str, Any] = {}
 
@@ -547,7 +547,7 @@ class Session:
             saved = value
             return None if value == document.value else value
 
-        with folder.step_lock, folder.opened() as fd:
+        with folder.step() as fd:
             update_document(_layout.SESSION, apply, dir_fd=fd, folder=self._path)
         self._found.extra = saved
 
@@ -844,7 +844,7 @@ class Session:
 
     def _trust(self) -> None:
         folder = self._folder
-        with folder.step_lock, folder.opened() as fd:
+        with folder.step() as fd:
             document = read_document(_layout.STATE, dir_fd=fd)
             # The seal names the store, so a store that came without a name of its own gets one first.
             if self._store.layout.sealed:

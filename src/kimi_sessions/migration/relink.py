@@ -296,20 +296,17 @@ def _change_dirs(layout_: Layout, path: str, paths: PathMap) -> str:
             return None
         return {**value, "additional_dirs": [moved.get(each, each) for each in value["additional_dirs"]]}
 
-    try:
-        with folder.step_lock, folder.opened() as fd:
-            now = read_document(layout.STATE, dir_fd=fd)
-            wanted = changed(now)
-            if wanted is None:
-                return ""
-            verdict = store.verdict_at(fd, session_id, now.value or {})
-            if not (verdict.trusted and verdict.approvals_ok):
-                return f"its dirs were left as they are: {verdict.problem}"
-            # Both are sealed while they change, so that being stopped in between locks nobody out.
-            store.seal(session_id, fd, now.value or {}, also=wanted)
-            written = update_document(layout.STATE, changed, dir_fd=fd, folder=path)
-            if written is not None:
-                store.seal(session_id, fd, written)
-    finally:
-        folder.close()
+    with folder.step() as fd:
+        now = read_document(layout.STATE, dir_fd=fd)
+        wanted = changed(now)
+        if wanted is None:
+            return ""
+        verdict = store.verdict_at(fd, session_id, now.value or {})
+        if not (verdict.trusted and verdict.approvals_ok):
+            return f"its dirs were left as they are: {verdict.problem}"
+        # Both are sealed while they change, so that being stopped in between locks nobody out.
+        store.seal(session_id, fd, now.value or {}, also=wanted)
+        written = update_document(layout.STATE, changed, dir_fd=fd, folder=path)
+        if written is not None:
+            store.seal(session_id, fd, written)
     return ""
