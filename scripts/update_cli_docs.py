@@ -200,7 +200,8 @@ async def _furnish(home: Path) -> None:
         layout=ShareLayout(),
     )
 
-    cloned = await _say(home / "cloned", CLONED, _MARCH_12, "Clean the build folder", "It is clean.")
+    await _say(home / "cloned", CLONED, _MARCH_12, "Clean the build folder", "It is clean.")
+    cloned = await Session.open(home / "cloned", CLONED)
     cloned.state.approval.auto_approve_actions = {"run shell command"}
     cloned.save_state()
     (cloned.path / "seal.json").unlink()

@@ -125,7 +125,7 @@ def registry_files() -> tuple[list[_Entry], list[str]]:
     try:
         with _fs.active().scandir(folder) as found:
             names = [each.name for each in found if each.name.endswith(".json")]
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return [], []
     except OSError as error:
         return [], [f"{folder}: can't be read: {error.strerror}"]

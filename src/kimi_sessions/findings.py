@@ -36,7 +36,8 @@ class Finding:
     def __str__(self) -> str:
         line = f":{self.line_number}" if self.line_number is not None else ""
         at = f" (byte {self.offset})" if self.offset is not None else ""
-        return f"{self.file}{line}: {self.reason}{at}"
+        place = f"{self.file}{line}: " if self.file or line else ""
+        return f"{place}{self.reason}{at}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as a plain dict, for JSON."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 from pathlib import Path
 
@@ -47,6 +48,33 @@ def test_an_archived_session_can_be_seen_opened_and_brought_back(run: Run, make:
     assert run("continue", session.id).out.strip() == session.id
     assert run("unarchive", session.id, "--json").data["archived"] is False
     assert run("list", "--json").data["sessions"][0] == before
+
+
+def test_unarchive_says_so_of_a_session_that_was_not_archived(run: Run, make: Make) -> None:
+    """`@last` passes over the archived one, so it may be another than the one that was just archived."""
+    session, other = make("Hello"), make("There")
+    assert run("archive", other.id).code == 0
+    done = run("unarchive", "@last")
+    assert (done.code, done.err) == (0, f"this one was not archived: {session.id}: Hello\n")
+    assert run("unarchive", other.id).err == f"back among the others: {other.id}: There\n"
+
+
+def test_the_way_back_from_the_trash_can_be_copied_as_it_stands(
+    shell: Shell, make: Make, work_dir: Path, tmp_path: Path
+) -> None:
+    """The command that delete names has the options that lead to the store it deleted from."""
+    here, share = make("Here"), make("Kimi's", layout=ShareLayout())
+    assert f"'kimi-sessions trash restore {here.id}'" in shell("delete", "-y", here.id).err
+    told = shell("--share", "-w", str(work_dir), "delete", "-y", share.id).err
+    assert f"'kimi-sessions --share trash restore {share.id}'" in told
+    far, layout = tmp_path / "a project", ShareLayout(tmp_path / "a share")
+    far.mkdir()
+    other = asyncio.run(Session.create(far, "other", layout=layout))
+    told = shell("--share-dir", str(layout.share), "-w", str(far), "delete", "-y", "other").err
+    command = told.partition("to the trash; '")[2].partition("' brings it back")[0]
+    assert not other.path.exists()
+    assert shell(*shlex.split(command)[1:]).code == 0
+    assert other.path.exists()
 
 
 def test_delete_asks_and_without_an_answer_changes_nothing(shell: Shell, make: Make) -> None:

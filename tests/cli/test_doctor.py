@@ -12,7 +12,7 @@ import pytest
 
 from kimi_sessions import Session
 
-from .conftest import Done, Run
+from .conftest import Done, Run, Shell
 
 TURN = (
     b'{"type": "metadata", "protocol_version": "1.10"}\n'
@@ -114,6 +114,33 @@ def test_json_has_the_same_keys_whatever_is_found(
     }
 
 
+def test_sessions_that_are_only_open_to_others_do_not_hide_a_damaged_one(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """As real clients leave them by the dozen: they are one line together, and each is a finding all the same."""
+    for name in ("context.jsonl", "wire.jsonl"):
+        (folders["healthy"] / name).chmod(0o644)
+    answer = doctor()
+    assert answer.code == 5
+    assert "healthy" not in answer.out
+    assert "1 session with files and folders open to other users, and nothing else" in answer.out
+    assert "broken:" in answer.out
+    assert "2 sessions checked, 5 findings in 2 sessions" in answer.out
+    assert "wire.jsonl: open to other users" in doctor("healthy").out
+
+
+def test_the_hint_leads_back_to_the_store_that_was_checked(
+    shell: Shell, work_dir: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """It can be copied: it has the options that were given, and none where none were."""
+    assert "'kimi-sessions doctor --repair'" in shell("doctor").err
+    elsewhere = tmp_path / "else where"
+    work_dir.rename(elsewhere)
+    work_dir.mkdir()
+    hint = shell("-w", str(elsewhere), "doctor").err
+    assert f"'kimi-sessions -w '{elsewhere}' doctor --repair'" in hint
+
+
 def test_a_dry_run_tells_what_a_repair_then_does(
     doctor: Run, work_dir: Path, folders: dict[str, Path]
 ) -> None:
@@ -133,7 +160,7 @@ def test_a_dry_run_tells_what_a_repair_then_does(
     after = tree(work_dir)
     assert doctor().code == 0
     again = doctor("--repair")
-    assert (again.code, again.out) == (0, "0 things done\n")
+    assert (again.code, again.out) == (0, "nothing to do\n")
     assert tree(work_dir) == after
 
 

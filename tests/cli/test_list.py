@@ -179,6 +179,30 @@ def test_a_damaged_session_is_listed_named_and_hides_no_other(run: Run, make: Ma
     assert facts[good.id]["problems"] == []
 
 
+def test_many_damaged_sessions_are_counted_and_the_way_to_all_of_them_is_named(
+    shell: Shell, make: Make, work_dir: Path
+) -> None:
+    """Of one work dir it is the doctor, by the options that were given; the doctor does not look into all of them."""
+    for number in range(6):
+        (make(f"Bad {number}", layout=ShareLayout()).path / "state.json").write_bytes(b"{")
+    assert (
+        "6 sessions have problems; 'kimi-sessions --share doctor' names them all"
+        in shell("list", "--share").err
+    )
+    assert "6 sessions have problems; --json names them all" in shell("list", "--share", "--all-dirs").err
+
+
+def test_a_registry_that_can_not_be_read_is_said(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file where its folder should be is no empty registry."""
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("KIMI_SESSIONS_HOME", str(tmp_path / "file"))
+    done = run("list", "--all-dirs")
+    assert done.code == 0
+    assert f"warning: {tmp_path}/file/work_dirs: can't be read: Not a directory\n" in done.err
+
+
 def test_ids_are_cut_to_what_tells_them_apart(run: Run, make: Make) -> None:
     """The beginning that is shown is one that every command takes."""
     first = make("First", session_id="12345678-90ab-4def-8000-000000000001")

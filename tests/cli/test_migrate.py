@@ -107,6 +107,8 @@ def test_all_work_dirs_at_once_and_what_can_not_go_is_named(run: Run, share: Pat
     assert "3 sessions of /home/dev/0.58/proj-c-live can't go" in done.err
     assert "--map OLD=NEW" in done.err
     assert (tmp_path / "dev" / "proj-a" / ".kimi").is_dir()
+    nowhere = run("--share-dir", str(share), "migrate", "--all-dirs", "--dry-run")
+    assert "0 of 18 sessions, 0 bytes; nothing was changed" in nowhere.out
     made = run(
         "--share-dir",
         str(share),

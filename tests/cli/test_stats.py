@@ -48,6 +48,17 @@ def test_tools_are_listed_by_how_often_they_were_called(run: Run, make: Make) ->
     assert [line.split() for line in lines[at + 1 :]] == [["2", "1", "Shell"], ["1", "0", "[1mGrep"]]
 
 
+def test_time_is_told_in_its_own_units_and_not_where_no_record_has_one(run: Run, make: Make) -> None:
+    """Seconds alone below a minute; no time at all for the logs of clients that wrote none down."""
+    session = make("Hello")
+    assert "active       2 s" in run("stats", session.id).out.splitlines()
+    (session.path / "wire.jsonl").unlink()
+    without = run("stats", session.id)
+    assert without.code == 0
+    assert "turns        1" in without.out.splitlines()
+    assert "active" not in without.out
+
+
 def test_an_empty_work_dir_has_zeroes(run: Run) -> None:
     """No session is no failure."""
     done = run("stats")

@@ -157,7 +157,7 @@ def _report(
     """Say on stderr what the list itself does not: what was cut off, what is wrong, and that nothing is here."""
     for problem in everyone.problems:
         complain(str(problem), kind="warning")
-    _report_damage(shown)
+    _report_damage(where, shown, all_dirs=all_dirs)
     if len(shown) < total:
         complain(f"{len(shown)} of {total} sessions; --limit 0 shows all", kind="note")
     if shown or where.as_json:
@@ -178,7 +178,7 @@ def _report(
         _point_to_share(where)
 
 
-def _report_damage(shown: Sequence[Session]) -> None:
+def _report_damage(where: Where, shown: Sequence[Session], *, all_dirs: bool) -> None:
     damaged = [
         session for session in shown if any(problem.kind not in _NOT_DAMAGE for problem in session.problems)
     ]
@@ -186,13 +186,14 @@ def _report_damage(shown: Sequence[Session]) -> None:
         reasons = "; ".join(str(problem) for problem in session.problems if problem.kind not in _NOT_DAMAGE)
         complain(f"session {session.id}: {reasons}", kind="warning")
     if len(damaged) > _COMPLAINTS:
-        complain(
-            f"{len(damaged)} sessions have problems; 'kimi-sessions doctor' names them all", kind="warning"
-        )
+        # The doctor looks into one work dir.
+        who = "--json" if all_dirs else f"'{where.spell('doctor')}'"
+        complain(f"{len(damaged)} sessions have problems; {who} names them all", kind="warning")
     untrusted = sum(not session.trusted for session in shown)
     if untrusted:
         what = "1 session is" if untrusted == 1 else f"{untrusted} sessions are"
-        complain(f"{what} not sealed as yours; 'kimi-sessions trust' tells more", kind="note")
+        how = "kimi-sessions trust --help" if all_dirs else where.spell("trust --all --dry-run")
+        complain(f"{what} not sealed as yours; '{how}' tells more", kind="note")
 
 
 def _point_to_share(where: Where) -> None:

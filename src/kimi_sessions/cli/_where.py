@@ -68,6 +68,23 @@ class Where:
         """The layout to work on."""
         return ProjectLayout() if self.share is None else self.share
 
+    def spell(self, words: str, *, work_dir: Path | None = None) -> str:
+        """
+        Return the command that a hint should name, so that it can be copied: with the options that lead here.
+
+        ``work_dir`` is where the hint's own session is, if that may be another work dir than this one.
+        """
+        from shlex import quote
+
+        typed = ["kimi-sessions"]
+        if self.share is not None:
+            usual = ShareLayout() == self.share
+            typed += ["--share"] if usual else ["--share-dir", quote(str(self.share.share))]
+        there = self.work_dir if work_dir is None else work_dir
+        if there != _absolute(None):
+            typed += ["-w", quote(str(there))]
+        return " ".join([*typed, words])
+
     def open(self, text: str, *, far: bool = False) -> Session:
         """
         Return the session that is meant by ``text``: in this work dir, else the one in another known work dir.

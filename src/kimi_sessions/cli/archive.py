@@ -31,8 +31,11 @@ def unarchive(ctx: typer.Context, *, session_id: SessionId) -> None:
     """Bring an archived session back."""
     place = where(ctx)
     session = place.open(session_id)
+    was_archived = session.archived
     in_line(session.unarchive())
     if place.as_json:
         print_session(session)
-    else:
+    elif was_archived:
         say(f"back among the others: {session.id}: {session.title}")
+    else:
+        say(f"this one was not archived: {session.id}: {session.title}")

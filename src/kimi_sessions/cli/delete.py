@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -42,4 +43,5 @@ def command(
     elif permanent:
         say(f"removed {what}")
     else:
-        say(f"moved {what} to the trash; 'kimi-sessions trash restore {session.id}' brings it back")
+        back = place.spell(f"trash restore {quote(session.id)}", work_dir=session.work_dir)
+        say(f"moved {what} to the trash; '{back}' brings it back")

@@ -63,7 +63,7 @@ def command(
         if place.as_json:
             print_json(_as_json(report))
         else:
-            _print(report, whole=session_id is not None)
+            _print(place, report, whole=session_id is not None)
         raise typer.Exit(OK if report.clean else DAMAGED)
     raise typer.Exit(_repair(place, report, session_id, dry_run=dry_run))
 
@@ -143,16 +143,23 @@ def _as_json(
 # --- for people --------------------------------------------------------------------------------------------------
 
 
-def _print(report: StoreReport, *, whole: bool) -> None:
-    """Print findings and notes; of sessions in a row, the clean ones only by their number."""
+def _print(place: Where, report: StoreReport, *, whole: bool) -> None:
+    """Print findings and notes; of sessions in a row, the clean ones and those merely open to others by number."""
     _print_findings("the store", report.findings, report.notes)
+    loose = 0
     for each in report.sessions:
         notes = each.notes if whole else [note for note in each.notes if note.kind != "worktree"]
-        if whole or each.findings:
+        if not whole and not notes and each.findings and all(_is_loose(found) for found in each.findings):
+            loose += 1
+        elif whole or each.findings:
             _print_findings(each.session_id, each.findings, notes)
+    if loose:
+        number = _count(loose, "session")
+        out(f"{number} with files and folders open to other users, and nothing else (--json names them)")
     out(_summary(report))
     if not report.clean:
-        say("'kimi-sessions doctor --repair' acts on them; with --dry-run it tells what it would do")
+        how = place.spell("doctor --repair")
+        say(f"'{how}' acts on them; with --dry-run it tells what it would do")
 
 
 def _print_findings(name: str, findings: Iterable[Finding], notes: Iterable[Finding]) -> None:
@@ -164,11 +171,15 @@ def _print_findings(name: str, findings: Iterable[Finding], notes: Iterable[Find
 
 
 def _in_lines(findings: list[Finding]) -> list[str]:
-    loose = [finding for finding in findings if finding.kind == "loose-mode"]
+    loose = [finding for finding in findings if _is_loose(finding)]
     if len(loose) <= _MODES_IN_FULL:
         return [f"  {finding}" for finding in findings]
-    rest = [f"  {finding}" for finding in findings if finding.kind != "loose-mode"]
+    rest = [f"  {finding}" for finding in findings if not _is_loose(finding)]
     return [*rest, f"  {len(loose)} files and folders are open to other users (--json names them)"]
+
+
+def _is_loose(finding: Finding) -> bool:
+    return finding.kind == "loose-mode"
 
 
 def _summary(report: StoreReport) -> str:
@@ -194,9 +205,9 @@ def _print_repairs(
                 out(f"  {clean(str(action))}")
     number = len(actions) + sum(len(each.actions) for each in repairs)
     if dry_run:
-        out(f"{_count(number, 'thing')} to do; nothing was changed")
+        out(f"{_count(number, 'thing')} to do; nothing was changed" if number else "nothing to do")
         return
-    out(f"{_count(number, 'thing')} done")
+    out(f"{_count(number, 'thing')} done" if number else "nothing to do" if after.clean else "nothing done")
     if not after.clean:
         out("left for you:")
         _print_findings("the store", after.findings, ())

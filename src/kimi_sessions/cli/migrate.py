@@ -184,8 +184,8 @@ def _print(plan: Plan, reports: list[str], *, dry_run: bool) -> None:
         out(f"{head}: {_counts(batch, dry_run=dry_run)}")
         for item in _worth_naming(batch):
             out(fit(_line(item), width))
-        hidden = len(batch.items) - min(len(batch.items), _NAMED)
-        if hidden:
+        hidden = len(batch.items) - _NAMED
+        if hidden > 0 and batch.target is not None:
             out(f"  … and {hidden} more; --json names them all")
     if not plan.batches:
         out("nothing to migrate")
@@ -236,8 +236,10 @@ def _sum(plan: Plan, *, dry_run: bool) -> str:
     count = sum(1 for _ in plan.items)
     sessions = f"{count} session{'s' if count != 1 else ''}"
     if dry_run:
-        planned = sum(item.session.size_bytes for item in plan.items if item.status.carried)
-        return f"{sessions}, {planned} bytes; nothing was changed"
+        going = [item.session.size_bytes for item in plan.items if item.status.carried]
+        if len(going) != count:
+            sessions = f"{len(going)} of {sessions}"
+        return f"{sessions}, {sum(going)} bytes; nothing was changed"
     text = f"{sessions}: {files} files, {size} bytes compared by hash, {records} records counted"
     if damaged:
         text += f" ({damaged} damaged places among them, carried as they are)"

@@ -85,8 +85,9 @@ def _print(stats: SessionStats) -> None:
     out(f"compactions  {stats.compactions:,}")
     out(f"tokens in    {stats.input_tokens:,} ({stats.cached_tokens:,} from the cache)")
     out(f"tokens out   {stats.output_tokens:,}")
-    out(f"active       {_duration(stats.active_s)}")
+    # Clients up to 0.58 wrote down no times.
     if stats.first_at is not None and stats.last_at is not None:
+        out(f"active       {_duration(stats.active_s)}")
         out(f"first        {when(stats.first_at, now)}")
         out(f"last         {when(stats.last_at, now)}")
     out(f"size         {_size(stats.size_bytes)}")
@@ -107,7 +108,9 @@ def _print(stats: SessionStats) -> None:
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _size(size_bytes: int) -> str:

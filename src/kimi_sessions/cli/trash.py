@@ -9,7 +9,7 @@ import typer
 
 from ._ask import agree
 from ._exit import complain, say
-from ._options import SessionId, where
+from ._options import where
 from ._render import clean_path, iso, line_width, out, print_json, print_session, table, when
 from ._where import Where, in_line
 
@@ -59,7 +59,16 @@ def list_(ctx: typer.Context) -> None:
         out(line)
 
 
-def restore(ctx: typer.Context, *, session_id: SessionId) -> None:
+def restore(
+    ctx: typer.Context,
+    *,
+    session_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="A session's id, or a unique beginning of one.", show_default=False
+        ),
+    ],
+) -> None:
     """
     Bring a session back as it was.
 
