@@ -48,7 +48,7 @@ def text_of(content: object) -> str:
             kind = part.get("type")
             if kind == "text" and isinstance(part.get("text"), str):
                 pieces.append(part["text"])
-            elif kind in _MEDIA:
+            elif isinstance(kind, str) and kind in _MEDIA:
                 pieces.append(_MEDIA[kind])
             elif kind != "think":
                 pieces.append(f"[{kind}]")
@@ -74,7 +74,10 @@ def _telling(arguments: Any) -> str:
             return str(arguments[name])
     if not arguments:
         return ""
-    return json.dumps(arguments, ensure_ascii=False)
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except RecursionError:
+        return ""
 
 
 class _Calls:

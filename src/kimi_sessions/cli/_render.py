@@ -10,6 +10,7 @@ larger one is taken, and the column with free text comes last, so that no line g
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kimi_sessions import Session
 
 __all__ = [
+    "as_text",
     "cell_width",
     "clean_path",
     "fit",
@@ -49,6 +51,7 @@ _MIN_WIDTH = 20
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
+_DEEPEST_JSON = 200
 
 
 # --- for programs ------------------------------------------------------------------------------------------------
@@ -58,13 +61,28 @@ def json_text(value: Any, *, depth: int = 0) -> str:
     """
     Return a value as indented JSON, ``depth`` levels in, that stdout can take.
 
-    Lone surrogates come out as U+FFFD; what a terminal should not see is escaped, as is all that is not ASCII where
-    stdout is not UTF-8.
+    Lone surrogates come out as U+FFFD, NaN and infinities as null, and so does what is nested too deeply to be
+    written. What a terminal should not see is escaped, as is all that is not ASCII where stdout is not UTF-8.
     """
-    text = _SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False, indent=2))
+    try:
+        encoded = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+    except (ValueError, RecursionError):
+        encoded = json.dumps(_writable(value), ensure_ascii=False, indent=2)
+    text = _SURROGATE.sub("\ufffd", encoded)
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "").replace("_", "")
     unsafe = _UNSAFE_IN_JSON if encoding == "utf8" else _NOT_ASCII
     return unsafe.sub(lambda match: json.dumps(match[0])[1:-1], text).replace("\n", "\n" + "  " * depth)
+
+
+def _writable(value: Any, depth: int = _DEEPEST_JSON) -> Any:
+    """Return a value as JSON can have it: files may hold more."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _writable(each, depth - 1) for key, each in value.items()} if depth > 0 else None
+    if isinstance(value, (list, tuple)):
+        return [_writable(each, depth - 1) for each in value] if depth > 0 else None
+    return value
 
 
 def print_json(value: Any) -> None:
@@ -117,6 +135,14 @@ def print_session(session: Session) -> None:
 def out(text: str = "") -> None:
     """Print one line on stdout."""
     sys.stdout.write(text + "\n")
+
+
+def as_text(value: object) -> str:
+    """Return a value of a file in words, whatever it is."""
+    try:
+        return str(value)
+    except (ValueError, RecursionError):
+        return "something without end"
 
 
 def warn_of_problems(session: Session) -> None:
@@ -197,6 +223,10 @@ def when(seconds: float, now: float) -> str:
     """
     if seconds <= 0:
         return "-"
+    try:
+        at = time.localtime(seconds)
+    except (OverflowError, ValueError, OSError):
+        return "-"  # no time that a calendar has
     if on_terminal():
         age = now - seconds
         if 0 <= age < 60:
@@ -207,8 +237,8 @@ def when(seconds: float, now: float) -> str:
             return f"{int(age // 3600)} h ago"
         if 0 <= age < 7 * _DAY_S:
             return f"{int(age // _DAY_S)} d ago"
-        return time.strftime("%Y-%m-%d", time.localtime(seconds))
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+        return time.strftime("%Y-%m-%d", at)
+    return time.strftime("%Y-%m-%d %H:%M", at)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, width: int) -> list[str]:

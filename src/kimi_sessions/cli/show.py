@@ -24,7 +24,18 @@ from kimi_sessions import clean
 from ._conversation import Entry, WireReader, from_messages
 from ._exit import complain
 from ._options import SessionId, where
-from ._render import clean_path, fit, iso, json_text, line_width, out, print_json, session_facts, when
+from ._render import (
+    as_text,
+    clean_path,
+    fit,
+    iso,
+    json_text,
+    line_width,
+    out,
+    print_json,
+    session_facts,
+    when,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,7 +221,8 @@ def _print_facts(session: Session) -> None:
 
 def _origin(parent: dict[str, Any]) -> str:
     last = parent.get("turn_index")
-    return f"from {parent.get('session_id')}, " + ("all turns" if last is None else f"turns 0 to {last}")
+    turns = "all turns" if last is None else f"turns 0 to {as_text(last)}"
+    return f"from {as_text(parent.get('session_id'))}, {turns}"
 
 
 def _is_time(value: object) -> bool:

@@ -8,7 +8,7 @@ import typer
 
 from ._exit import USAGE, Failed, complain, say
 from ._options import where
-from ._render import print_json
+from ._render import as_text, print_json
 from ._where import in_line
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _in_words(allowed: dict[str, Any]) -> str:
     if allowed["afk"]:
         words.append("go on while nobody is there (afk)")
     if allowed["auto_approve_actions"]:
-        words.append(f"the actions {allowed['auto_approve_actions']}")
+        words.append(f"the actions {as_text(allowed['auto_approve_actions'])}")
     if allowed["additional_dirs"]:
-        words.append(f"work in {allowed['additional_dirs']}")
+        words.append(f"work in {as_text(allowed['additional_dirs'])}")
     return "; ".join(words) or "nothing"

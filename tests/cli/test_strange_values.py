@@ -1,0 +1,100 @@
+"""Values that no writer of ours would write: every command answers, in valid JSON where it was asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Make, Run
+
+NESTED = "[" * 990 + "]" * 990
+
+
+def refuse(constant: str) -> Any:
+    """Take NaN and its kin for what they are: no JSON."""
+    pytest.fail(f"{constant} is not JSON")
+
+
+def record(kind: str, payload: str, timestamp: str = "1700000009.0") -> str:
+    """Give a line of a wire log whose payload is this text."""
+    return f'{{"timestamp": {timestamp}, "message": {{"type": "{kind}", "payload": {payload}}}}}\n'
+
+
+def add(path: Path, text: str) -> None:
+    """Write at the end of a file."""
+    with path.open("a") as file:
+        file.write(text)
+
+
+def answers(run: Run, session_id: str) -> None:
+    """Expect every command that reads to end well, as text and as JSON that any parser takes."""
+    for command in (
+        ["list"],
+        ["show", session_id],
+        ["search", "Hello"],
+        ["stats"],
+        ["stats", session_id],
+        ["continue"],
+        ["doctor"],
+        ["trust", "--all", "--dry-run"],
+    ):
+        done = run(*command)
+        assert done.code in {0, 5}, (command, done)
+        done = run(*command, "--json")
+        assert done.code in {0, 5}, (command, done)
+        json.loads(done.out, parse_constant=refuse)
+
+
+@pytest.mark.parametrize(
+    "timestamp", ["99999999999999999999999", "1e308", '"1e30"', "-1e18", "NaN", "1e999", '"inf"']
+)
+def test_a_time_that_no_calendar_has_is_shown_as_none(run: Run, make: Make, timestamp: str) -> None:
+    """One record of a broken clock hides nothing."""
+    session = make("Hello")
+    add(session.path / "wire.jsonl", record("TurnBegin", '{"user_input": "Hello again"}', timestamp))
+    answers(run, session.id)
+    assert "Hello again" in run("show", session.id).out
+    assert "turns        2" in run("stats", session.id).out
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "1e999", "-1e999", NESTED, f'{{"a": {NESTED}}}', "9" * 4000, '"\\u001b[31m"']
+)
+def test_json_is_json_whatever_a_file_has_in_it(run: Run, make: Make, value: str) -> None:
+    """NaN and infinities are null, and so is what is nested too deeply to be written."""
+    session = make("Hello")
+    (session.path / "session.json").write_text(f'{{"version": 1, "parent": {{"session_id": {value}}}}}')
+    (session.path / "state.json").write_text(
+        f'{{"approval": {{"auto_approve_actions": {value}, "yolo": {value}}}, "additional_dirs": [{value}]}}'
+    )
+    answers(run, session.id)
+
+
+@pytest.mark.parametrize(
+    "kind,payload",
+    [
+        ("ContentPart", '{"type": ["text"], "text": NaN}'),
+        ("TurnBegin", '{"user_input": [5, null, {"type": {}}, {"type": "text", "text": 5}]}'),
+        ("ToolCall", '{"id": ["x"], "function": {"name": {}, "arguments": "{\\"a\\": [NaN, 1e999]}"}}'),
+        ("ToolCall", f'{{"id": 5, "function": {{"name": null, "arguments": {json.dumps(NESTED)}}}}}'),
+        (
+            "ToolResult",
+            '{"tool_call_id": {"a": NaN}, "return_value": {"output": [{"type": []}], "is_error": NaN}}',
+        ),
+        ("SubagentEvent", '{"event": {"type": "SubagentEvent", "payload": {"event": 5}}}'),
+        ("StatusUpdate", '{"message_id": [], "token_usage": {"output": NaN, "input_other": "x"}}'),
+        ("QuestionRequest", '{"questions": [5, {"question": NaN}]}'),
+    ],
+)
+def test_a_record_with_values_of_the_wrong_kind_hides_no_other(
+    run: Run, make: Make, kind: str, payload: str
+) -> None:
+    """It is shown as far as it says anything; what stands around it is shown, counted and found."""
+    session = make("Hello")
+    add(session.path / "wire.jsonl", record(kind, payload))
+    add(session.path / "wire.jsonl", record("TurnBegin", '{"user_input": "Hello again"}'))
+    answers(run, session.id)
+    assert "Hello again" in run("show", session.id).out
