@@ -324,10 +324,16 @@ def read_facts(
     try:
         found = fs.stat(prefix + layout.CONTEXT, dir_fd=root_fd, follow_symlinks=False)
     except FileNotFoundError:
-        rotated = next(_rotations(root_fd, name), None)
-        if not wire_there and rotated is None:
+        children = _children(root_fd, name)
+        if children is None:
+            odd = True
+            problems.append(Finding("unreadable", ".", "its folder can't be looked into"))
+        elif not wire_there and all(layout.rotated_number(child) is None for child in children):
             return None
-        problems.append(Finding("no-context", layout.CONTEXT, "the context is missing; it reads as empty"))
+        else:
+            problems.append(
+                Finding("no-context", layout.CONTEXT, "the context is missing; it reads as empty")
+            )
     except OSError as error:
         odd = True
         if not wire_there:
@@ -432,37 +438,39 @@ def _last_time(
     return None
 
 
-def _rotations(root_fd: int, name: str) -> Iterator[str]:
-    for child in _children(root_fd, name):
-        if layout.rotated_number(child) is not None:
-            yield child
-
-
-def _children(root_fd: int, name: str) -> list[str]:
+def _children(root_fd: int, name: str) -> list[str] | None:
+    """Return the names in a folder, none for one that is gone; None if they can't be had, so anything may be there."""
     fs = _fs.active()
     try:
         fd = _fs.open_folder(name, dir_fd=root_fd)
-    except OSError:
+    except (FileNotFoundError, _fs.IrregularFileError):
         # Gone or replaced while we looked; whoever asked has other ways to notice.
         return []
+    except OSError:
+        return None
     try:
         with fs.scandir(fd) as entries:
             return sorted(entry.name for entry in entries)
+    except OSError:
+        return None
     finally:
         fs.close(fd)
 
 
 def _what_fills(root_fd: int, name: str, extra: dict[str, Any]) -> str | None:
-    """Name the file that keeps a session without a wire record from being empty; None if nothing does."""
+    """Name what keeps a session without a wire record from being empty: a file, or what can't be seen; else None."""
     if extra.get("tags") or extra.get("pinned"):
         return layout.SESSION
-    for child in _children(root_fd, name):
+    children = _children(root_fd, name)
+    if children is None:
+        return name
+    for child in children:
         path = f"{name}/{child}"
         if (child == layout.CONTEXT or layout.rotated_number(child) is not None) and not _context_is_empty(
             path, root_fd
         ):
             return child
-        if child == layout.UPLOADS and _children(root_fd, path):
+        if child == layout.UPLOADS and _children(root_fd, path) != []:
             return child
     return None
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.seam import failing_calls
 
 from kimi_sessions import _fs
 from kimi_sessions._facts import Facts, created_at, is_empty, read_facts, sane_time
@@ -406,6 +409,34 @@ def test_a_session_with_anything_in_it_is_not_empty(
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
         assert not is_empty(fd, "one")
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"wire": lines(HEADER, record(1.0))},
+        {"context": lines({"role": "user", "content": "a"})},
+        {"context": None, "files": {"context_3.jsonl": lines({"role": "user", "content": "before a clear"})}},
+        {"files": {"uploads/picture.png": b"x"}},
+        {"state": {"custom_title": "named"}},
+        {"session": {"tags": ["keep"]}},
+    ],
+    ids=["wire", "context", "rotation", "upload", "title", "tag"],
+)
+def test_a_session_that_cannot_be_looked_into_is_not_taken_for_an_empty_one(
+    put: Callable[..., Facts], tmp_path: Path, parts: dict[str, Any], code: int
+) -> None:
+    """Whichever call fails: an empty session is discarded, so what could not be seen counts as something."""
+    put(**parts)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for fs in failing_calls(code=code):
+            # Saying nothing, with an error, is as good.
+            with _fs.using(fs), suppress(OSError):
+                assert not is_empty(fd, "one"), f"after a failing {fs.failed}"
     finally:
         os.close(fd)
 
