@@ -29,11 +29,8 @@ class Scope(NamedTuple):
 
     @contextmanager
     def opened(self) -> Iterator[int | None]:
-        """Give a descriptor of the folder, None where there is none or it can't be read."""
-        try:
-            fd = self.store.open_sessions(self.path)
-        except OSError:
-            fd = None
+        """Give a descriptor of the folder, None where there is none. Raises OSError if it can't be read."""
+        fd = self.store.open_sessions(self.path)
         try:
             yield fd
         finally:

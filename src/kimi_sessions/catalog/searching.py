@@ -12,6 +12,7 @@ What can be searched for, and what a query means, is told in ``_text``.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import stat as stat_module
@@ -58,6 +59,7 @@ from ._text import (
 
 __all__ = ["Hit", "SearchResult", "search"]
 
+_log = logging.getLogger("kimi_sessions")
 #: How long a search waits for another process that is indexing; its steps are much shorter.
 _PATIENCE_MS = 5_000
 #: One step of indexing: so much text is put into the index and committed together.
@@ -170,7 +172,14 @@ class _Job(NamedTuple):
 
 
 def refresh(connection: Connection, place: Scope) -> None:
-    """Bring what is known of the words of a sessions folder up to date."""
+    """Bring what is known of the words of a sessions folder up to date; of one that can't be read it stays."""
+    try:
+        _refresh(connection, place)
+    except OSError as error:
+        _log.warning("can't look into %s: %s", place.path, error)
+
+
+def _refresh(connection: Connection, place: Scope) -> None:
     with place.opened() as fd:
         names = [] if fd is None else place.names(fd)
         number = folder_id(connection, place.path)
@@ -257,8 +266,9 @@ class _Indexer:
                 self._read_title(place, position, fd, found)
                 return True
             return self._read_log(place, position, fd, found)
-        except OSError:
-            return True  # half a log is better than none; the next search tries again
+        except OSError as error:
+            _log.warning("can't read %s of session %s: %s", job.file, job.name, error)
+            return True
         finally:
             _fs.active().close(fd)
 
@@ -288,43 +298,41 @@ class _Indexer:
             drop_text(self._connection, position.id)
         else:
             self._drop_other(place)
-        log = save_position(
-            self._connection,
-            place,
-            TEXT,
-            marks=marks_of(found),
-            offset=offset,
-            tail=tail_of(fd, offset),
-            fold=[turns, last],
-        )
-        whole = True
-        for start, lines in iter_runs(fd, offset, found.st_size, refuse_wire if is_wire else refuse_context):
-            at = start
-            for line in lines:
-                if not is_wire or any(hint in line for hint in WIRE_HINTS):
-                    found_texts, begun = texts_of(line)
-                    turns += begun
-                    for text in found_texts:
-                        if text.time is None:
-                            text = text._replace(time=found.st_mtime)  # noqa: PLW2901 - the same, with a time
-                        last = self._add(log, at, text, turns - 1 if turns else None, last)
-                at += len(line) + 1
-            offset = min(at, found.st_size)
-            if self._chars >= _STEP_CHARS:
-                whole = offset >= found.st_size
-                break
-        # A log read in part must not be taken for one that is up to date.
+        log = self._save(place, fd, found, offset, [turns, last], whole=False)
+        try:
+            for start, lines in iter_runs(
+                fd, offset, found.st_size, refuse_wire if is_wire else refuse_context
+            ):
+                at = start
+                for line in lines:
+                    if not is_wire or any(hint in line for hint in WIRE_HINTS):
+                        found_texts, begun = texts_of(line)
+                        turns += begun
+                        for text in found_texts:
+                            if text.time is None:
+                                text = text._replace(time=found.st_mtime)  # noqa: PLW2901 - the same, with a time
+                            last = self._add(log, at, text, turns - 1 if turns else None, last)
+                    at += len(line) + 1
+                offset = min(at, found.st_size)
+                if self._chars >= _STEP_CHARS and offset < found.st_size:
+                    self._save(place, fd, found, offset, [turns, last], whole=False)
+                    return False
+        except OSError as error:
+            # Half a log is better than none, and the next search goes on from here.
+            _log.warning("can't read %s of session %s to its end: %s", place.file, place.name, error)
+            self._save(place, fd, found, offset, [turns, last], whole=False)
+            return True
+        self._save(place, fd, found, offset, [turns, last], whole=True)
+        return True
+
+    def _save(
+        self, place: Place, fd: int, found: os.stat_result, offset: int, fold: list[int], *, whole: bool
+    ) -> int:
+        """Keep how far a log was read; one that was read in part is not taken for one that is up to date."""
         marks = marks_of(found) if whole else (found.st_ino, offset, -1)
-        save_position(
-            self._connection,
-            place,
-            TEXT,
-            marks=marks,
-            offset=offset,
-            tail=tail_of(fd, offset),
-            fold=[turns, last],
+        return save_position(
+            self._connection, place, TEXT, marks=marks, offset=offset, tail=tail_of(fd, offset), fold=fold
         )
-        return whole
 
     def _drop_other(self, place: Place) -> None:
         """Of a session's two logs only one is searched: drop what is known of the other."""

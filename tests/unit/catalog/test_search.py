@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.seam import FailingFs, failing_calls
 
 from kimi_sessions import Session, ShareLayout
+from kimi_sessions._fs import using
 from kimi_sessions.catalog import Hit, search, searching
 
 from .conftest import Store
@@ -166,6 +169,37 @@ async def test_a_session_of_an_old_client_is_found_by_its_context(store: Store) 
     assert not await found(store, "checkpoint")
 
 
+@pytest.mark.parametrize("call", ["open", "pread", "fstat", "scandir", "stat"])
+async def test_what_could_not_be_read_is_found_by_the_next_search(
+    store: Store, catalog_file: Path, call: str
+) -> None:
+    """A failing read costs hits of one search: what was read stays, once, and the rest is not taken for known."""
+    filler = [store.line("TurnEnd", {"pad": "x" * 1000}) for _ in range(300)]
+    store.put("long", store.prompt("a needle here"), *filler, store.prompt("a needle there"), *filler)
+    store.put("short", store.prompt("a needle"))
+    for fs in failing_calls(names=frozenset({call})):
+        with using(fs):
+            await search("needle", store.work_dir)
+        hits = await found(store, "needle")
+        assert len(hits) == 3, fs.nth
+        connection = sqlite3.connect(catalog_file)
+        assert connection.execute("SELECT count(*) FROM message").fetchone() == (3,)
+        connection.close()
+        catalog_file.unlink()
+
+
+async def test_a_folder_that_cannot_be_read_for_now_keeps_what_is_known_of_it(
+    talk: Store, catalog_file: Path
+) -> None:
+    """It is not taken for one whose sessions were deleted."""
+    assert await found(talk, "parser")
+    with using(FailingFs(1, code=errno.EACCES, names=frozenset({"scandir"}))):
+        await search("parser", talk.work_dir)
+    connection = sqlite3.connect(catalog_file)
+    assert connection.execute("SELECT count(*) FROM message").fetchone() > (0,)
+    connection.close()
+
+
 async def test_nothing_of_a_deleted_session_stays_in_the_catalog(talk: Store, catalog_file: Path) -> None:
     """Its rows go, and so do its words, from the file and from what lies beside it."""
     talk.put("two", talk.prompt("zyzzyvas everywhere", 1_700_000_000.0))
@@ -184,7 +218,7 @@ async def test_a_session_that_was_removed_by_others_is_forgotten(talk: Store, ca
     assert await found(talk, "zyzzyvas")
     shutil.rmtree(talk.folder / "two")
     assert not await found(talk, "zyzzyvas")
-    assert b"zyzzyva" not in catalog_file.read_bytes()  # noqa: ASYNC240
+    assert b"zyzzyva" not in catalog_file.read_bytes()
     with sqlite3.connect(catalog_file) as connection:
         assert connection.execute("SELECT count(*) FROM log WHERE name = 'two'").fetchone() == (0,)
     connection.close()
@@ -199,7 +233,7 @@ async def test_a_catalog_that_cant_be_had_changes_no_answer(
         talk.put(name, talk.prompt(f"the parser of {name}", 1_700_000_000.0))
     before = await found(talk, "parser")
     if how == "garbage":
-        catalog_file.write_bytes(b"garbage " * 4000)  # noqa: ASYNC240
+        catalog_file.write_bytes(b"garbage " * 4000)
     else:
         shutil.rmtree(catalog_file.parent)
         catalog_file.parent.write_text("in the way")
