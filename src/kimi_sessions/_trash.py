@@ -20,13 +20,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import _fs, layout
+from . import _fs, ids, layout
 from ._document import dump_document, read_document
 from ._facts import is_empty, sane_time
 from ._flats import flats_of
 from ._folder import SessionFolder
 from ._text import clean
-from .errors import SessionBusyError, SessionNotFoundError, WriteError
+from .errors import InvalidIdError, SessionBusyError, SessionNotFoundError, WriteError
 from .layout import ProjectLayout
 
 if TYPE_CHECKING:
@@ -221,12 +221,12 @@ class Trash:
     @staticmethod
     def _write_sidecar(trash_fd: int, session_id: str, record: dict[str, Any]) -> str:
         stem = session_id
-        if len(os.fsencode(stem)) > _LONGEST_STEM:
+        if len(os.fsencode(stem)) > _LONGEST_STEM or stem.startswith(layout.DELETING_PREFIX):
             stem = hashlib.sha256(os.fsencode(session_id)).hexdigest()[:32]
         number = 1
         while True:
             entry = f"{stem}~{number}"
-            if _fs.exists(entry, dir_fd=trash_fd):
+            if _fs.exists(entry, dir_fd=trash_fd) or _fs.exists(entry + ".flat", dir_fd=trash_fd):
                 number += 1
                 continue
             try:
@@ -282,8 +282,13 @@ class Trash:
             value = note.get(key)
             return value if isinstance(value, str) else default
 
+        session_id = text("session_id", "")
+        try:
+            ids.parse_session_id(session_id)
+        except InvalidIdError:
+            session_id = name.rpartition("~")[0]  # a note that somebody else wrote
         return TrashEntry(
-            session_id=text("session_id", name.rpartition("~")[0]),
+            session_id=session_id,
             entry=name,
             trash_path=trash,
             sessions_path=sessions_path,
@@ -342,10 +347,12 @@ class Trash:
             with fs.scandir(flat_fd) as entries:
                 names = [e.name for e in entries]
             for name in names:
-                fs.rename(name, name, src_dir_fd=flat_fd, dst_dir_fd=root_fd)
+                # What an old client wrote under this name meanwhile stays where it is, and so does ours.
+                if not _fs.exists(name, dir_fd=root_fd):
+                    fs.rename(name, name, src_dir_fd=flat_fd, dst_dir_fd=root_fd)
         finally:
             fs.close(flat_fd)
-        fs.rmdir(entry.entry + ".flat", dir_fd=trash_fd)
+        _fs.remove_if_empty(entry.entry + ".flat", dir_fd=trash_fd)
 
     def empty(self, keep: Callable[[TrashEntry], bool] = lambda _: False) -> int:
         """Remove trashed sessions for good, except those that ``keep`` says to keep; return how many went."""

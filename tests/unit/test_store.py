@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -214,6 +215,40 @@ def test_restoring_never_overwrites(store: WorkDirStore) -> None:
     store.trash.delete(SessionFolder("one", str(sessions_of(store))))
     with pytest.raises(SessionNotFoundError):
         store.trash.restore(entry)
+
+
+def test_restoring_leaves_an_old_client_s_later_flat_file_alone(store: WorkDirStore) -> None:
+    """Neither it nor the one in the trash is lost, also when the session goes into the trash once more."""
+    folder = put(store, "one")
+    (Path(folder.path) / "context_1.jsonl").write_bytes(b"rotated\n")
+    flat = sessions_of(store) / "one_1.jsonl"
+    flat.write_bytes(b"first\n")
+    entry = store.trash.put(folder, title="", reason="")
+    assert not flat.exists()
+    flat.write_bytes(b"second\n")
+    store.trash.restore(entry)
+    assert flat.read_bytes() == b"second\n"
+    store.trash.put(SessionFolder("one", str(sessions_of(store))), title="", reason="")
+    kept = Path(entry.trash_path).rglob("one_1.jsonl")
+    assert sorted(path.read_bytes() for path in kept) == [b"first\n", b"second\n"]
+
+
+@pytest.mark.parametrize("claimed", ["../../outside", "/tmp/outside", "", "..", "a/b", "\x1b[31m", 5, None])
+def test_a_note_that_names_no_session_is_not_believed(store: WorkDirStore, claimed: object) -> None:
+    """The trash may have come with a repository; the folder's own name brings the session back."""
+    entry = store.trash.put(put(store, "one"), title="", reason="")
+    (Path(entry.trash_path) / f"{entry.entry}.json").write_text(json.dumps({"session_id": claimed}))
+    (found,) = store.trash.entries()
+    assert found.session_id == "one"
+    store.trash.restore(found)
+    assert ids_of(store) == ["one"]
+
+
+def test_a_session_that_is_named_like_a_delete_survives_in_the_trash(store: WorkDirStore) -> None:
+    """The next delete takes nothing for its own that it did not begin."""
+    entry = store.trash.put(put(store, "deleting~one"), title="", reason="")
+    store.trash.delete(put(store, "two"))
+    assert [found.session_id for found in store.trash.entries()] == [entry.session_id] == ["deleting~one"]
 
 
 def test_a_trash_that_is_a_link_is_refused(store: WorkDirStore, tmp_path: Path) -> None:
