@@ -199,7 +199,7 @@ class AppendLog:
         """
         Return what makes everything appended so far durable on the device, the file's name included.
 
-        Call this where appends are made, and the result anywhere, also in another thread; it raises WriteError.
+        Call this where appends are made, and the result anywhere, also in another thread; both raise WriteError.
         After a failed sync the device may lack records that were appended: nothing since the last good sync may be
         taken as durable.
         """
@@ -207,7 +207,10 @@ class AppendLog:
             return _nothing
         fs = _fs.active()
         # A descriptor of its own: an append may close ours, and the number could then mean another file.
-        fd = os.dup(self._fd)
+        try:
+            fd = fs.dup(self._fd)
+        except OSError as error:
+            raise WriteError.of(error, self.path) from error
         created, self._created = self._created, False
         self._dirty = False
 

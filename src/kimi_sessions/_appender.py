@@ -21,7 +21,7 @@ class Appender:
     """
     Appends to one log from coroutines of one event loop (any number of them).
 
-    ``on_first`` is called once, after the first append in this process that succeeded.
+    ``on_first`` is called once, in a thread, after the first append in this process that succeeded.
     """
 
     __slots__ = ("_on_first", "_plain", "_syncing", "_waiting", "durability", "log")
@@ -63,7 +63,8 @@ class Appender:
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None
             self._plain = self.durability == "os"
-            on_first()
+            # It may wait for other programs' locks, and for the disk.
+            await asyncio.to_thread(on_first)
 
     async def run_locked(self, step: Callable[[], bytes | None]) -> None:
         """

@@ -89,6 +89,8 @@ class FileSystem(Protocol):
     @property
     def open(self) -> Callable[..., int]: ...
     @property
+    def dup(self) -> Callable[..., int]: ...
+    @property
     def close(self) -> Callable[..., None]: ...
     @property
     def read(self) -> Callable[..., bytes]: ...
@@ -134,6 +136,7 @@ class OsFileSystem:
     """The real file system: the functions of ``os`` themselves, so that going through here costs nothing."""
 
     open = staticmethod(os.open)
+    dup = staticmethod(os.dup)
     close = staticmethod(os.close)
     read = staticmethod(os.read)
     pread = staticmethod(os.pread)

@@ -592,7 +592,7 @@ class Session:
         lock = self._folder.hold_lock
         lock.take(program)
         try:
-            self._after_first_append()
+            await _in_thread(self._after_first_append)
             yield self
         finally:
             lock.give_back()

@@ -320,12 +320,16 @@ async def test_appends_that_run_together_share_a_sync(folder: Path, recording: R
     assert 1 <= recording.calls.count("fdatasync") < 10
 
 
-async def test_an_append_whose_sync_failed_is_not_acknowledged(folder: Path, recording: Recording) -> None:
+@pytest.mark.parametrize("call", ["fdatasync", "dup"])
+async def test_an_append_whose_sync_failed_is_not_acknowledged(
+    folder: Path, recording: Recording, call: str
+) -> None:
     """Every one that waited for it gets the error; later ones work."""
     import asyncio
 
     appender = Appender(log_of(folder), durability="disk")
-    recording.failing["fdatasync"] = errno.EIO
+    setattr(recording, call, recording._recorded(call, getattr(os, call)))
+    recording.failing[call] = errno.EIO
     waiting = [appender.append(b"one\n"), appender.append(b"two\n")]
     results = await asyncio.gather(*(each for each in waiting if each is not None), return_exceptions=True)
     assert [type(result) for result in results] == [WriteError, WriteError]
@@ -338,9 +342,15 @@ async def test_an_append_whose_sync_failed_is_not_acknowledged(folder: Path, rec
 async def test_the_first_append_is_told_once_and_only_after_it_succeeded(
     folder: Path, recording: Recording
 ) -> None:
-    """A failed one does not count."""
+    """A failed one does not count. It is told in a thread: what is done about it may wait, and the loop may not."""
     told: list[bytes] = []
-    appender = Appender(log_of(folder), on_first=lambda: told.append((folder / "log").read_bytes()))
+    threads: set[int] = set()
+
+    def on_first() -> None:
+        told.append((folder / "log").read_bytes())
+        threads.add(threading.get_ident())
+
+    appender = Appender(log_of(folder), on_first=on_first)
     recording.failing["write"] = errno.ENOSPC
     with pytest.raises(WriteError):
         appender.append(b"lost\n")
@@ -351,6 +361,7 @@ async def test_the_first_append_is_told_once_and_only_after_it_succeeded(
         if pending is not None:
             await pending
     assert told == [b"one\n"]
+    assert threading.get_ident() not in threads
 
 
 async def test_an_append_under_another_s_lock_waits_without_blocking_the_loop(folder: Path) -> None:
