@@ -183,7 +183,8 @@ def _fill(path: Path, head: bytes, lines: Iterator[bytes], size_bytes: int, tail
 
 
 def generate_wire(path: Path, size_mb: float, *, seed: int = 1, prompt_at_end: bool = False) -> int:
-    """Write one wire log of about ``size_mb`` million bytes; return how many records it has.
+    """
+    Write one wire log of about ``size_mb`` million bytes; return how many records it has.
 
     With ``prompt_at_end`` the only TurnBegin is the last line, as in a log whose beginning was lost.
     """
@@ -219,7 +220,8 @@ def generate_store(
     seed: int = 1,
     wire_kb: float | None = None,
 ) -> Path:
-    """Make the work dir ``root/project`` with so many sessions and return the folder they lie in.
+    """
+    Make the work dir ``root/project`` with so many sessions and return the folder they lie in.
 
     ``layout`` is "share" (the share dir is ``root/share``, readable by Kimi CLI too) or "project". Each session has
     a wire log of ``turns`` turns, or of about ``wire_kb`` thousand bytes, a context and a state.json, and in a

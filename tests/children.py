@@ -1,4 +1,5 @@
-"""Programs that tests start: killed, many at a time, without rights, or without the library's locks.
+"""
+Programs that tests start: killed, many at a time, without rights, or without the library's locks.
 
 A child is Python text that runs with what every such program needs imported; `args` are its `sys.argv[1:]`. Warnings
 are errors there too.

@@ -1,4 +1,5 @@
-"""What every test stands on: the trap, a home and a work dir of one's own, old data, and hypothesis profiles.
+"""
+What every test stands on: the trap, a home and a work dir of one's own, old data, and hypothesis profiles.
 
 Without asking for anything, a test runs where no store can be: every location variable leads below a plain
 file, so that whoever forgets to say where its data goes fails at the first write, and the current folder is
@@ -89,7 +90,8 @@ def work_dir(tmp_path: Path, home: Path) -> Path:
 
 @pytest.fixture
 def corpus(tmp_path: Path, home: Path) -> Callable[[str], Path]:
-    """Give a function from a client's version to a copy of the share dir it wrote, which may be changed.
+    """
+    Give a function from a client's version to a copy of the share dir it wrote, which may be changed.
 
     Modification times are the recorded ones. A second call with one version gives a second copy.
     """

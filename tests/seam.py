@@ -1,4 +1,5 @@
-"""The file system, made to fail on purpose: what the failing-call and the every-step tests are run through.
+"""
+The file system, made to fail on purpose: what the failing-call and the every-step tests are run through.
 
 `FailingFs(n)` does what the real one does, except that its Nth call raises. Run a step again and again with
 N = 1, 2, 3 … until it gets through without the failure, and every place where the disk can let it down has
@@ -61,7 +62,8 @@ class RecordingFs:
 
 
 class FailingFs(RecordingFs):
-    """The real file system whose `nth` breakable call (from 1) raises OSError, once.
+    """
+    The real file system whose `nth` breakable call (from 1) raises OSError, once.
 
     `failed` says which call that was, "" as long as it has not come to it. `names` limits which calls count.
     """
@@ -87,7 +89,8 @@ class FailingFs(RecordingFs):
 
 
 def failing_calls(*, most: int = 5000, **kwargs: Any) -> Iterator[FailingFs]:
-    """Give file systems that fail at call 1, 2, 3 …; ends after the first that was not brought to fail.
+    """
+    Give file systems that fail at call 1, 2, 3 …; ends after the first that was not brought to fail.
 
     The last one given is the one that lets everything through: what it ran has succeeded.
     """

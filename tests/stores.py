@@ -1,4 +1,5 @@
-"""Sessions with known content, and what is left of it: what the crash, two-writer and torture tests stand on.
+"""
+Sessions with known content, and what is left of it: what the crash, two-writer and torture tests stand on.
 
 Every record and message carries a text of its own, so that a test can say which of them it acknowledged and which
 of them it reads. Reading goes through the front door only.

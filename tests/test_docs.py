@@ -1,4 +1,5 @@
-"""What the documents say is true: examples run, tables are the code's, links lead somewhere, drawings show the tree.
+"""
+What the documents say is true: examples run, tables are the code's, links lead somewhere, drawings show the tree.
 
 Everything is read from the documents themselves, so a changed page is a changed test. docs/cli.md is rewritten by
 `scripts/update_cli_docs.py`, which also runs its examples here.

@@ -1,4 +1,5 @@
-"""Imports of the library point down: a room knows only the rooms below it.
+"""
+Imports of the library point down: a room knows only the rooms below it.
 
 `ROWS` is the picture of the layers as data. What is imported for annotations only (`if TYPE_CHECKING:`) does
 not count; what a function imports when it runs does. A module that no row names fails the test: whoever makes
@@ -143,7 +144,8 @@ def imports_of(text: str, module: str, *, is_folder: bool) -> Iterator[tuple[int
 
 
 def target_of(dotted: str, modules: Mapping[str, Path]) -> str | None:
-    """Give the module of this package that an import reaches, or None if it leads elsewhere.
+    """
+    Give the module of this package that an import reaches, or None if it leads elsewhere.
 
     `from kimi_sessions.wire import file` reaches wire.file, `... import WireFile` the door of wire.
     """

@@ -472,9 +472,7 @@ def remove_if_empty(path: Path, *, dir_fd: int | None) -> None:
 
 
 def remove_tree(name: str, *, dir_fd: int) -> None:
-    """
-    Remove a folder and all in it, never through a link. What is gone already is passed over; failures are raised.
-    """
+    """Remove a folder and all in it, never through a link. What is gone already is passed over; failures are raised."""
     fs = active()
     try:
         fd = open_folder(name, dir_fd=dir_fd)

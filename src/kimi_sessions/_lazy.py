@@ -1,6 +1,4 @@
-"""
-Front doors that load a room when its name is first used, so that a small program does not pay for all of them.
-"""
+"""Front doors that load a room when its name is first used, so that a small program does not pay for all of them."""
 
 from __future__ import annotations
 

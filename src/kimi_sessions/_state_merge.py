@@ -1,7 +1,8 @@
-"""Merging state documents: another program's changes, an older document's values, and what is kept as on disk.
+"""
+Merging state documents: another program's changes, an older document's values, and what is kept as on disk.
 
 Pure functions on JSON objects, without models, so that a listing does not pay for them. What the fields are is told in
-`state`.
+``state``.
 
 A value that could not be read has not been changed by whoever read it, so it stays as it is on the disk.
 """
@@ -42,14 +43,15 @@ _DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
 
 
 def merge_state(base: Mapping[str, Any], mine: Mapping[str, Any], disk: Mapping[str, Any]) -> Document:
-    """The document for the disk: what I changed since I loaded is mine, and all else is the disk's.
+    """
+    Return the document for the disk: what I changed since I loaded is mine, and all else is the disk's.
 
-    `base` is `dump_state` of the state as it was loaded, `mine` of the state as it is now, `disk` the
-    document that is there at this moment (`base`, where there is none that can be read).
+    ``base`` is ``dump_state`` of the state as it was loaded, ``mine`` of the state as it is now, ``disk`` the
+    document that is there at this moment (``base``, where there is none that can be read).
 
     - Objects are merged key by key, at every depth. A key that I removed goes, one that I do not know
       stays.
-    - Lists of names (`auto_approve_actions`, `additional_dirs`) are merged element by element, in the
+    - Lists of names (``auto_approve_actions``, ``additional_dirs``) are merged element by element, in the
       disk's order. The to-do list is mine as a whole if I changed it.
     - A title with its attempts, and an archiving with its exemption, come from one side where both
       changed them: mine, unless that would put an automatic title in the place of one that somebody chose
@@ -107,7 +109,7 @@ def _differ(one: Mapping[str, Any], other: Mapping[str, Any], keys: Iterable[str
 
 
 def _is_chosen(document: Mapping[str, Any]) -> bool:
-    """Whether the title is one that somebody chose, and not an automatic one or none."""
+    """Tell whether the title is one that somebody chose, and not an automatic one or none."""
     return document.get("title_generated") is True and bool(document.get("custom_title"))
 
 
@@ -134,7 +136,8 @@ _LEGACY_FIELDS: Final = (
 def merge_legacy_metadata(
     state_document: Mapping[str, Any], metadata_document: object
 ) -> tuple[Document, bool]:
-    """The state's document with what an old `metadata.json` adds to it, and whether that was anything.
+    """
+    Return the state's document with what an old ``metadata.json`` adds to it, and whether that was anything.
 
     A value is taken where the state's field is missing or has its default. The title "Untitled" says nothing,
     nor does a value of the wrong type, nor a document that is no object. Never raises; no argument is
@@ -153,7 +156,7 @@ def merge_legacy_metadata(
 
 
 def _says_something(key: str, value: object) -> bool:
-    """Whether a value of the old document is of the right type and not the default."""
+    """Tell whether a value of the old document is of the right type and not the default."""
     match key:
         case "custom_title":
             return isinstance(value, str) and value.strip() not in ("", "Untitled")

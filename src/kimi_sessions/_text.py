@@ -57,7 +57,9 @@ def user_text(user_input: object) -> str:
     if isinstance(user_input, str):
         return user_input
     # A list is what a record holds; asking of that whether it can be gone through costs more than going through it.
-    if type(user_input) is not list and (not isinstance(user_input, Iterable) or isinstance(user_input, dict)):
+    if type(user_input) is not list and (
+        not isinstance(user_input, Iterable) or isinstance(user_input, dict)
+    ):
         return ""
     texts = []
     for part in user_input:

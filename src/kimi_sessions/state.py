@@ -1,14 +1,16 @@
-"""The state of a session: the typed `SessionState`, and how its document is read and written.
+"""
+The state of a session: the typed ``SessionState``, and how its document is read and written.
 
-Documents come in and go out as JSON objects (dicts); `load_session_state` and `save_session_state` do it for a session
-folder that is known by its path alone. A `Session` has more to think of (what it changed itself, trust) and saves its
-own state. How two programs' changes to one document are merged is told in `_state_merge`, which needs no models.
+Documents come in and go out as JSON objects (dicts); ``load_session_state`` and ``save_session_state`` do it for a
+session folder that is known by its path alone. A ``Session`` has more to think of (what it changed itself, trust) and
+saves its own state. How two programs' changes to one document are merged is told in ``_state_merge``, which needs no
+models.
 
-The document (`state.json`) is Kimi CLI's: every field below under its own name, with its own default, and whatever
+The document (``state.json``) is Kimi CLI's: every field below under its own name, with its own default, and whatever
 else stands in it is kept, at every level. Three shapes of it are told apart:
 
-- the *typed view*, `SessionState`: a field that does not fit has its default, a to-do that does not fit is left out;
-- the *dumped* document, what `dump_state` makes of the view: all fields are there, in Kimi CLI's order;
+- the *typed view*, ``SessionState``: a field that does not fit has its default, a to-do that does not fit is left out;
+- the *dumped* document, what ``dump_state`` makes of the view: all fields are there, in Kimi CLI's order;
 - the *disk's* document, as it was read: fields may be missing, of a wrong type, or not ours.
 """
 
@@ -56,7 +58,7 @@ class _StateModel(BaseModel):
 
 
 class ApprovalState(_StateModel):
-    """What the session's agent may do without asking. `auto_approve_actions` holds names of actions."""
+    """What the session's agent may do without asking. ``auto_approve_actions`` holds names of actions."""
 
     yolo: bool = False
     afk: bool = False
@@ -71,10 +73,11 @@ class TodoItem(_StateModel):
 
 
 class SessionState(_StateModel):
-    """The mutable facts of a session. Times are in epoch seconds.
+    """
+    The mutable facts of a session. Times are in epoch seconds.
 
-    `title_generated` says that the title is a person's or a model's and no longer the automatic one;
-    `wire_mtime` is the time of the source's last record, in a fork.
+    ``title_generated`` says that the title is a person's or a model's and no longer the automatic one;
+    ``wire_mtime`` is the time of the source's last record, in a fork.
     """
 
     version: int = 1
@@ -97,7 +100,8 @@ class SessionState(_StateModel):
 
 
 def parse_state(document: Mapping[str, Any]) -> tuple[SessionState, list[str]]:
-    """The typed view of a document, and the paths of what did not fit, as `approval.yolo` or `todos[2]`.
+    """
+    Return the typed view of a document, and the paths of what did not fit, as ``approval.yolo`` or ``todos[2]``.
 
     A field that does not fit has its default and all others keep their values; of the to-dos only the bad
     ones are left out. Never raises, and does not touch the document.
@@ -120,7 +124,8 @@ def parse_state(document: Mapping[str, Any]) -> tuple[SessionState, list[str]]:
 
 
 def dump_state(state: SessionState) -> Document:
-    """The document of a state: every field, sets as sorted lists, unknown fields last.
+    """
+    Return the document of a state: every field, sets as sorted lists, unknown fields last.
 
     Raises ValueError if something was put into a list or set of the state that does not belong there.
     """
@@ -128,7 +133,7 @@ def dump_state(state: SessionState) -> Document:
 
 
 def _path_of(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """The field that has to go for this error: one of the state's, one of the approval's, or one to-do."""
+    """Return the field that has to go for this error: one of the state's, one of the approval's, or one to-do."""
     return location[:2] if location[0] in ("approval", "todos") else location[:1]
 
 
@@ -146,10 +151,11 @@ def _in_field_order(path: tuple[int | str, ...]) -> tuple[int, int, str]:
 
 
 def load_session_state(session_dir: StrPath) -> SessionState:
-    """Return the state that a session folder holds on disk, whoever wrote it; nothing is written.
+    """
+    Return the state that a session folder holds on disk, whoever wrote it; nothing is written.
 
     Defaults where there is no state, or none that can be read; a bad field has its own default. What an old
-    client's `metadata.json` adds is merged in memory. Never raises; what was bad is logged.
+    client's ``metadata.json`` adds is merged in memory. Never raises; what was bad is logged.
     """
     folder = Path(session_dir)
     documents = []
@@ -165,11 +171,12 @@ def load_session_state(session_dir: StrPath) -> SessionState:
 
 
 def save_session_state(state: SessionState, session_dir: StrPath) -> None:
-    """Make a state the one that a session folder holds. Durable when it returns.
+    """
+    Make a state the one that a session folder holds. Durable when it returns.
 
     The whole state is written, under the folder's lock where there is one; what the document holds besides, and a value
     that could not be read and was not changed, stays. A damaged document is set aside first, and an old client's
-    `metadata.json` moved out of the way, since the state now says all of it. In a sealed session, approvals that are
+    ``metadata.json`` moved out of the way, since the state now says all of it. In a sealed session, approvals that are
     changed this way read as none until the session is trusted anew.
 
     Raises WriteError (then the old document is in place, and nothing else is left), SessionBusyError, ValueError.
@@ -203,7 +210,7 @@ def save_session_state(state: SessionState, session_dir: StrPath) -> None:
 
 
 def _laid_over(disk: Mapping[str, Any], view: Mapping[str, Any], mine: Mapping[str, Any]) -> Document:
-    """The disk's document with my values; one that says what the view of the disk says keeps the disk's spelling."""
+    """Return the disk's document with my values; where mine says what the view says, the disk's spelling stays."""
     merged = dict(disk)
     for key, value in mine.items():
         there, seen = disk.get(key), view.get(key)

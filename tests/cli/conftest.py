@@ -1,4 +1,5 @@
-"""What the command line's tests stand on: a way to run it, and sessions to run it on.
+"""
+What the command line's tests stand on: a way to run it, and sessions to run it on.
 
 `run` calls the program's own entry point in this process, which is fast; `shell` runs the installed command as a
 shell would. Both give exit code, stdout and stderr.

@@ -1,4 +1,5 @@
-"""What start-up may not load: modules that cost more than the commands that would load them.
+"""
+What start-up may not load: modules that cost more than the commands that would load them.
 
 Seconds depend on the machine, so no test measures them; names do not.
 """

@@ -71,6 +71,14 @@ async def check_file(data: bytes) -> None:
     assert found == fold.findings
 
 
+@pytest.mark.parametrize("place", ["%s", '"content": [{"type": "text", "text": "a", %s}]', '"later": {%s}'])
+async def test_half_a_surrogate_in_a_field_s_name_hides_no_message(place: str) -> None:
+    """At any depth; such a name is shown with a replacement character."""
+    line = ('{"role": "user", ' + place % '"\\ud800x": 1' + "}").encode()
+    await check_file(line + b"\n" + RECORD)
+    assert "\ufffdx" in repr(parse_message_record(line))
+
+
 async def test_old_contexts_give_the_same_messages_unread_and_read() -> None:
     """Over all that released clients wrote; nearly all of their messages are plain."""
     plain = 0

@@ -1,4 +1,5 @@
-"""What the newest client reported over the corpus, brought into a form that can be compared line by line.
+"""
+What the newest client reported over the corpus, brought into a form that can be compared line by line.
 
 A fact is one small answer about one subject: a session (named by the scenario that made it: `compact-twice`)
 or a work dir (`proj-a`). Facts of both sides are dicts from (subject, question) to answer; the comparison and
@@ -44,7 +45,8 @@ GoldenOf = Callable[[str], Golden]
 
 
 def names(manifest: dict[str, Any]) -> dict[str, str]:
-    """Map session ids to the names of the scenarios that made them.
+    """
+    Map session ids to the names of the scenarios that made them.
 
     A scenario's second session is `<scenario>#2`; its flat rotation `<id>_1.jsonl` is `<scenario>_1`.
     """

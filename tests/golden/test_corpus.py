@@ -1,4 +1,5 @@
-"""Every session that released clients wrote is read as the newest client reads it, or better and on purpose.
+"""
+Every session that released clients wrote is read as the newest client reads it, or better and on purpose.
 
 Ids, titles, emptiness, conversations, logs, state, order and what continue picks are compared with what
 version 1.52.0 reports over the same files. Where we answer differently, `WANTED` says so and why; a wanted
@@ -172,7 +173,8 @@ def wanted_in(version: str) -> Answers:
 
 
 def differences(newest: Facts, ours: Facts) -> Answers:
-    """Give the answers of both sides wherever they are not the same.
+    """
+    Give the answers of both sides wherever they are not the same.
 
     Of what is no session for us, it is enough to say so once.
     """

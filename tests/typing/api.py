@@ -1,4 +1,5 @@
-"""Programs as others write them, over the whole public surface: type-checked, never run.
+"""
+Programs as others write them, over the whole public surface: type-checked, never run.
 
 Each function is one reader's program. `assert_type` holds the types that such programs rely on; a change that breaks
 one of them breaks theirs.

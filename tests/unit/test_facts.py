@@ -42,7 +42,8 @@ def lines(*values: object) -> bytes:
 
 @pytest.fixture
 def put(tmp_path: Path) -> Callable[..., Facts]:
-    """Give a function that makes session `one` of files and reads its facts.
+    """
+    Give a function that makes session `one` of files and reads its facts.
 
     Names come without their ending: `wire=`, `context=`, `state=`, `session=`, `metadata=`, or `files=` for others.
     """

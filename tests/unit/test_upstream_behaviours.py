@@ -1,4 +1,5 @@
-"""What Kimi CLI's own tests ask of its session store, asked of this one.
+"""
+What Kimi CLI's own tests ask of its session store, asked of this one.
 
 Kimi CLI tests its sessions in `tests/core/test_session.py`, `test_session_state.py` and `test_session_fork.py`. Each
 behaviour they hold it to that concerns a store is one test below, under a name close to theirs, against this library's

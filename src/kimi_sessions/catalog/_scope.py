@@ -1,6 +1,4 @@
-"""
-Which sessions a question is about: those of one work dir, or of every known one, and how they lie on disk.
-"""
+"""Which sessions a question is about: those of one work dir, or of every known one, and how they lie on disk."""
 
 from __future__ import annotations
 

@@ -7,15 +7,15 @@ message (slash commands, the outer turn of a flow). A compaction, a clear or a r
 file and leaves the old one beside it as a rotation. So nothing can be counted; this is what is done
 instead:
 
-1. The files are put in a row, oldest first. What a file repeats of the one before it (what a compaction
-kept, what a revert went back to) is told apart from what is new in it. New parts one after the other are
-the conversation. 2. The user messages of that row are matched in order with the prompts and steers of the
-wire log by their text, so that the most of them fit. Where the beginning of the conversation is lost, the
-later of two equal fits is taken. 3. A message that fits nothing lies between two that do. If it begins a
-turn (a checkpoint stands before it), it is given to a turn there that ran and has no message, as a skill's
-prompt is; what a command put there goes to that command; everything else goes on with the turn before it.
-In doubt the later turn gets it: a cut may lose what can't be told, but keeps nothing of a later turn. 4.
-The state after a turn is in the file that was in use when the turn ended.
+1. The files are put in a row, oldest first. What a file repeats of the one before it (what a compaction kept, what a
+   revert went back to) is told apart from what is new in it. New parts one after the other are the conversation.
+2. The user messages of that row are matched in order with the prompts and steers of the wire log by their text, so
+   that the most of them fit. Where the beginning of the conversation is lost, the later of two equal fits is taken.
+3. A message that fits nothing lies between two that do. If it begins a turn (a checkpoint stands before it), it is
+   given to a turn there that ran and has no message, as a skill's prompt is; what a command put there goes to that
+   command; everything else goes on with the turn before it. In doubt the later turn gets it: a cut may lose what
+   can't be told, but keeps nothing of a later turn.
+4. The state after a turn is in the file that was in use when the turn ended.
 
 Values only: files are read here, byte places come out, nothing is written.
 """

@@ -1,15 +1,16 @@
-"""The records of a context log: the typed `Message`, and the control records beside it.
+"""
+The records of a context log: the typed ``Message``, and the control records beside it.
 
-{"role":"_system_prompt","content":"…"} normally the first line; the last one counts
-{"role":"_checkpoint","id":0} a place to come back to; ids count from 0 {"role":"_usage","token_count":123}
-tokens up to here; the last one counts {"role":"user","content":"…"} a message: system, user, assistant or
-tool
+    {"role":"_system_prompt","content":"…"}    normally the first line; the last one counts
+    {"role":"_checkpoint","id":0}              a place to come back to; ids count from 0
+    {"role":"_usage","token_count":123}        tokens up to here; the last one counts
+    {"role":"user","content":"…"}              a message: system, user, assistant or tool
 
 Shapes only; which records are in force is found by the fold over them, and no file is opened here.
 
 A message is written as Kimi CLI writes it: a content of exactly one plain text part as a string, any other as
 a list; null fields of the message and of its tool calls left out, those of parts kept. One thing differs: a
-tool call's `arguments` are written even when null, because that client drops a message that lacks them.
+tool call's ``arguments`` are written even when null, because that client drops a message that lacks them.
 Fields that are not named stay, at every level.
 """
 
@@ -19,7 +20,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, model_serializer
+from pydantic import AfterValidator, Field, ValidationError, model_serializer
 
 from kimi_sessions.wire.messages import (
     AnyContentPart,
@@ -48,8 +49,8 @@ __all__ = [
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
+#: The roles of messages. A role with a leading ``_`` is a control record's, and not for the model.
 MESSAGE_ROLES: Final = ("system", "user", "assistant", "tool")
-"""The roles of messages. A role with a leading `_` is a control record's, and not for the model."""
 
 SYSTEM_PROMPT_ROLE: Final = "_system_prompt"
 CHECKPOINT_ROLE: Final = "_checkpoint"
@@ -74,10 +75,11 @@ _Content: TypeAlias = Annotated[
 
 
 class Message(WireModel):
-    """One message of the conversation as the model sees it.
+    """
+    One message of the conversation as the model sees it.
 
-    `content` may be given as text, as parts or as None, and is a list of parts from then on.
-    `tool_calls` are the assistant's; `tool_call_id` is there on the tool message that answers one of them.
+    ``content`` may be given as text, as parts or as None, and is a list of parts from then on.
+    ``tool_calls`` are the assistant's; ``tool_call_id`` is there on the tool message that answers one of them.
     """
 
     role: Role
@@ -129,7 +131,7 @@ class Message(WireModel):
 
 
 def _call_record(call: ToolCall) -> dict[str, Any]:
-    """A tool call as it stands in a message: the wire's shape, without the extras that are not there."""
+    """Return a tool call as it stands in a message: the wire's shape, without the extras that are not there."""
     record: dict[str, Any] = {"type": call.type, "id": call.id, "function": call.function}
     if call.extras is not None:
         record["extras"] = call.extras
@@ -137,21 +139,48 @@ def _call_record(call: ToolCall) -> dict[str, Any]:
 
 
 def parse_message_record(record: Mapping[str, object] | bytes) -> Message:
-    """The message in a record: an object, or the JSON of one, read leniently.
+    """
+    Return the message in a record: an object, or the JSON of one, read leniently.
 
     Raises ValueError (mostly pydantic's) for what is no message, control records included.
     """
-    validator = Message.__pydantic_validator__
-    message: Message
     if isinstance(record, bytes):
-        message = parse_json(validator.validate_json, validator.validate_python, record)
-    else:
-        message = validator.validate_python(record if type(record) is dict else dict(record))
+        return parse_json(Message.__pydantic_validator__.validate_json, _from_python, record)
+    return _from_python(record if type(record) is dict else dict(record))
+
+
+def _from_python(value: Any) -> Message:
+    validate = Message.__pydantic_validator__.validate_python
+    message: Message
+    try:
+        message = validate(value)
+    except ValidationError as error:
+        if any(
+            each["type"] != "invalid_key" for each in error.errors(include_url=False, include_input=False)
+        ):
+            raise
+        # Half a surrogate pair in the name of a field: the one place where text has to be whole.
+        message = validate(_with_whole_names(value))
     return message
 
 
+def _with_whole_names(value: Any) -> Any:
+    """An object with each lone surrogate in a field's name replaced by U+FFFD."""
+    if isinstance(value, dict):
+        return {
+            name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+            if isinstance(name, str)
+            else name: _with_whole_names(each)
+            for name, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_whole_names(each) for each in value]
+    return value
+
+
 def dump_message(message: Message) -> bytes:
-    """The record of a message as compact JSON in UTF-8, without a newline.
+    """
+    Return the record of a message as compact JSON in UTF-8, without a newline.
 
     Raises ValueError for what JSON cannot hold.
     """
@@ -159,25 +188,26 @@ def dump_message(message: Message) -> bytes:
 
 
 def to_message_bytes(message: Message | Mapping[str, object]) -> bytes:
-    """The record of a message, or of an object that is one by its fields. A control record is refused.
+    """
+    Return the record of a message, or of an object that is one by its fields. A control record is refused.
 
-    Raises ValueError, as `parse_message_record` and `dump_message` do.
+    Raises ValueError, as ``parse_message_record`` and ``dump_message`` do.
     """
     return dump_message(message if isinstance(message, Message) else parse_message_record(message))
 
 
 def dump_system_prompt(text: str) -> bytes:
-    """The record that sets the system prompt."""
+    """Return the record that sets the system prompt."""
     return _dump_control({"role": SYSTEM_PROMPT_ROLE, "content": text})
 
 
 def dump_checkpoint(checkpoint_id: int) -> bytes:
-    """The record that marks a place to come back to."""
+    """Return the record that marks a place to come back to."""
     return _dump_control({"role": CHECKPOINT_ROLE, "id": checkpoint_id})
 
 
 def dump_usage(token_count: int) -> bytes:
-    """The record of how many tokens the context holds up to here."""
+    """Return the record of how many tokens the context holds up to here."""
     return _dump_control({"role": USAGE_ROLE, "token_count": token_count})
 
 

@@ -1,16 +1,17 @@
-"""The typed messages of a wire log: all events, requests, parts and blocks of protocol 1.1 to 1.10.
+"""
+The typed messages of a wire log: all events, requests, parts and blocks of protocol 1.1 to 1.10.
 
-Here are the shapes, and the way from a record's `type` and `payload` to a model and back. Lines, headers and
+Here are the shapes, and the way from a record's ``type`` and ``payload`` to a model and back. Lines, headers and
 timestamps are the business of the wire's records and file; nothing here opens a file.
 
 Rules kept here:
 
-- Field names, order, defaults and nulls are Kimi CLI's: what `dump_payload` gives is what that client writes.
-- A field that a model does not name stays on the model (`model_extra`) and is written back, at every level
-  but one: beside `type` and `payload` of the event inside a `SubagentEvent`.
-- A content part or display block of an unknown type is kept as it is, in `UnknownContentPart` and
-  `UnknownDisplayBlock`. An unknown *message* type is an error that names it: its caller keeps the raw record.
-- Values are taken as leniently as Kimi CLI takes them (`"3"` is a good integer), integers of any length stay
+- Field names, order, defaults and nulls are Kimi CLI's: what ``dump_payload`` gives is what that client writes.
+- A field that a model does not name stays on the model (``model_extra``) and is written back, at every level
+  but one: beside ``type`` and ``payload`` of the event inside a ``SubagentEvent``.
+- A content part or display block of an unknown type is kept as it is, in ``UnknownContentPart`` and
+  ``UnknownDisplayBlock``. An unknown *message* type is an error that names it: its caller keeps the raw record.
+- Values are taken as leniently as Kimi CLI takes them (``"3"`` is a good integer), integers of any length stay
   exact, and text with lone surrogates is read, kept and written.
 - Types that are read by the hundred thousand have no Python code in their validation.
 
@@ -114,9 +115,10 @@ _Model = TypeVar("_Model")
 
 
 class UnknownMessageTypeError(InvalidRecordError):
-    """No message of this name is known; the record it came in is to be kept as it is.
+    """
+    No message of this name is known; the record it came in is to be kept as it is.
 
-    `type_name` is the name as it stood in the record.
+    ``type_name`` is the name as it stood in the record.
     """
 
     _fields = ("type_name",)
@@ -137,19 +139,21 @@ class WireModel(BaseModel):
 
 
 class ContentPart(WireModel):
-    """One piece of what the user, the model or a tool said. The base of all parts, for `isinstance`.
+    """
+    One piece of what the user, the model or a tool said. The base of all parts, for ``isinstance``.
 
     On the wire a part is an event of its own: a step's output as it streams, joined with its neighbours of
     the same kind before it is written, so that one record usually holds a whole text. It comes between a
-    `StepBegin` and the step's `ToolCall`s or the next step. Parts also stand inside `TurnBegin`, `SteerInput`
-    and `ToolResult`, and in the messages of the context. All five kinds are in protocol 1.1.
+    ``StepBegin`` and the step's ``ToolCall``s or the next step. Parts also stand inside ``TurnBegin``, ``SteerInput``
+    and ``ToolResult``, and in the messages of the context. All five kinds are in protocol 1.1.
     """
 
     type: str
 
 
 class TextPart(ContentPart):
-    """Text, for the reader or for the model. Any number in a step, usually one, after its `ThinkPart`.
+    """
+    Text, for the reader or for the model. Any number in a step, usually one, after its ``ThinkPart``.
 
     Since 1.1.
     """
@@ -159,9 +163,10 @@ class TextPart(ContentPart):
 
 
 class ThinkPart(ContentPart):
-    """The model's reasoning, ahead of the text or the tool calls it led to. Since 1.1.
+    """
+    The model's reasoning, ahead of the text or the tool calls it led to. Since 1.1.
 
-    `encrypted` is the provider's signature or ciphertext; once it is set, later reasoning begins a new part.
+    ``encrypted`` is the provider's signature or ciphertext; once it is set, later reasoning begins a new part.
     """
 
     type: Literal["think"] = "think"
@@ -170,13 +175,14 @@ class ThinkPart(ContentPart):
 
 
 class ImageURLPart(ContentPart):
-    """An image, mostly in a `TurnBegin` (the user's) or in a `ToolResult` (a file that was read).
+    """
+    An image, mostly in a ``TurnBegin`` (the user's) or in a ``ToolResult`` (a file that was read).
 
     Since 1.1.
     """
 
     class ImageURL(WireModel):
-        """Where the image is: a URL, often a whole `data:` one; `id` tells several images apart."""
+        """Where the image is: a URL, often a whole ``data:`` one; ``id`` tells several images apart."""
 
         url: str
         id: str | None = None
@@ -189,7 +195,7 @@ class AudioURLPart(ContentPart):
     """A sound, in the same places as an image. Since 1.1."""
 
     class AudioURL(WireModel):
-        """Where the sound is: a URL, often a whole `data:` one; `id` tells several sounds apart."""
+        """Where the sound is: a URL, often a whole ``data:`` one; ``id`` tells several sounds apart."""
 
         url: str
         id: str | None = None
@@ -199,13 +205,14 @@ class AudioURLPart(ContentPart):
 
 
 class VideoURLPart(ContentPart):
-    """A video, in the same places as an image; its URL may name a file of the session's `uploads`.
+    """
+    A video, in the same places as an image; its URL may name a file of the session's ``uploads``.
 
     Since 1.1.
     """
 
     class VideoURL(WireModel):
-        """Where the video is: a URL, often a whole `data:` one; `id` tells several videos apart."""
+        """Where the video is: a URL, often a whole ``data:`` one; ``id`` tells several videos apart."""
 
         url: str
         id: str | None = None
@@ -216,10 +223,10 @@ class VideoURLPart(ContentPart):
 
 _KnownPart = TextPart | ThinkPart | ImageURLPart | AudioURLPart | VideoURLPart
 
+#: The content parts that have a model of their own, by the ``type`` in their payload.
 CONTENT_PART_TYPES: Final[Mapping[str, type[ContentPart]]] = MappingProxyType(
     {cls.model_fields["type"].default: cls for cls in get_args(_KnownPart)}
 )
-"""The content parts that have a model of their own, by the `type` in their payload."""
 
 
 def _unknown_part_type(name: str) -> str:
@@ -230,15 +237,15 @@ def _unknown_part_type(name: str) -> str:
 
 
 class UnknownContentPart(ContentPart):
-    """A part of a kind that came after protocol 1.10. All its fields are kept, in `model_extra`."""
+    """A part of a kind that came after protocol 1.10. All its fields are kept, in ``model_extra``."""
 
     type: Annotated[str, AfterValidator(_unknown_part_type)]
 
 
+#: Any part, by its ``type``; one without a ``type`` is refused.
 AnyContentPart: TypeAlias = Annotated[
     Annotated[_KnownPart, Discriminator("type")] | UnknownContentPart, Field(union_mode="left_to_right")
 ]
-"""Any part, by its `type`; one without a `type` is refused."""
 
 _UserInput: TypeAlias = Annotated[str | list[AnyContentPart], Field(union_mode="left_to_right")]
 
@@ -247,23 +254,25 @@ _UserInput: TypeAlias = Annotated[str | list[AnyContentPart], Field(union_mode="
 
 
 class DisplayBlock(WireModel):
-    """Something a tool shows to the user and not to the model. The base of all blocks, for `isinstance`.
+    """
+    Something a tool shows to the user and not to the model. The base of all blocks, for ``isinstance``.
 
-    Blocks stand in the `display` of a `ToolResult` and of an `ApprovalRequest`.
+    Blocks stand in the ``display`` of a ``ToolResult`` and of an ``ApprovalRequest``.
     """
 
     type: str
 
 
 class BriefDisplayBlock(DisplayBlock):
-    """One line on how a call went. Since 1.1; before the header existed its text was written as `data`."""
+    """One line on how a call went. Since 1.1; before the header existed its text was written as ``data``."""
 
     type: Literal["brief"] = "brief"
     text: str = Field(validation_alias=AliasChoices("text", "data"))
 
 
 class DiffDisplayBlock(DisplayBlock):
-    """One change to a file, before and after. Since 1.1; line numbers (from 1) and `is_summary` since 1.8.
+    """
+    One change to a file, before and after. Since 1.1; line numbers (from 1) and ``is_summary`` since 1.8.
 
     A summary stands for a change too large to show: its texts are short descriptions.
     """
@@ -313,10 +322,10 @@ _KnownBlock = (
     BriefDisplayBlock | DiffDisplayBlock | TodoDisplayBlock | ShellDisplayBlock | BackgroundTaskDisplayBlock
 )
 
+#: The display blocks that have a model of their own, by their ``type``.
 DISPLAY_BLOCK_TYPES: Final[Mapping[str, type[DisplayBlock]]] = MappingProxyType(
     {cls.model_fields["type"].default: cls for cls in get_args(_KnownBlock)}
 )
-"""The display blocks that have a model of their own, by their `type`."""
 
 
 def _unknown_block_type(name: str) -> str:
@@ -327,9 +336,10 @@ def _unknown_block_type(name: str) -> str:
 
 
 class UnknownDisplayBlock(DisplayBlock):
-    """A block of a tool that is not known here, written back exactly as it was read.
+    """
+    A block of a tool that is not known here, written back exactly as it was read.
 
-    Kimi CLI wraps such a block as `{type, data}` when it reads and writes it, once more each time. Both
+    Kimi CLI wraps such a block as ``{type, data}`` when it reads and writes it, once more each time. Both
     shapes are taken as they stand, and nothing is wrapped here.
     """
 
@@ -337,32 +347,34 @@ class UnknownDisplayBlock(DisplayBlock):
 
     @property
     def data(self) -> Any:
-        """The block's content: what is under `data` if there is nothing else, or all fields but `type`."""
+        """The block's content: what is under ``data`` if there is nothing else, or all fields but ``type``."""
         fields = self.model_extra or {}
         return fields["data"] if fields.keys() == {"data"} else dict(fields)
 
 
+#: Any display block, by its ``type``; one without a ``type`` is refused.
 AnyDisplayBlock: TypeAlias = Annotated[
     Annotated[_KnownBlock, Discriminator("type")] | UnknownDisplayBlock, Field(union_mode="left_to_right")
 ]
-"""Any display block, by its `type`; one without a `type` is refused."""
 
 
 # ---- turns and steps ---------------------------------------------------------------------------
 
 
 class TurnBegin(WireModel):
-    """The user (or a slash command) said something and a turn starts. Opens every turn; since 1.1.
+    """
+    The user (or a slash command) said something and a turn starts. Opens every turn; since 1.1.
 
     Follows the end of the turn before, or comes first. A turn may begin inside another one. Steps follow,
-    then `TurnEnd`.
+    then ``TurnEnd``.
     """
 
     user_input: _UserInput
 
 
 class SteerInput(WireModel):
-    """The user added something while a turn was running. Inside a turn, before the step that sees it.
+    """
+    The user added something while a turn was running. Inside a turn, before the step that sees it.
 
     Since 1.5.
     """
@@ -371,14 +383,16 @@ class SteerInput(WireModel):
 
 
 class TurnEnd(WireModel):
-    """The turn is over. Since 1.2.
+    """
+    The turn is over. Since 1.2.
 
     Older logs have none, and an interrupted turn may lack it before CLI 1.30.
     """
 
 
 class StepBegin(WireModel):
-    """One call to the model starts. Inside a turn, ahead of all that the step does; `n` counts from 1.
+    """
+    One call to the model starts. Inside a turn, ahead of all that the step does; ``n`` counts from 1.
 
     Since 1.1.
     """
@@ -387,16 +401,18 @@ class StepBegin(WireModel):
 
 
 class StepInterrupted(WireModel):
-    """The running step was stopped, by the user or by an error. Ends that step and mostly its turn.
+    """
+    The running step was stopped, by the user or by an error. Ends that step and mostly its turn.
 
     Since 1.1.
     """
 
 
 class StepRetry(WireModel):
-    """The running step failed and is tried again after `wait_s` seconds.
+    """
+    The running step failed and is tried again after ``wait_s`` seconds.
 
-    Between its `StepBegin` and its output. Since 1.10. `status_code` is the HTTP status, where there was one.
+    Between its ``StepBegin`` and its output. Since 1.10. ``status_code`` is the HTTP status, where there was one.
     """
 
     n: int
@@ -408,23 +424,25 @@ class StepRetry(WireModel):
 
 
 class CompactionBegin(WireModel):
-    """The context is about to be replaced by a summary. Within a turn; a `CompactionEnd` is next.
+    """
+    The context is about to be replaced by a summary. Within a turn; a ``CompactionEnd`` is next.
 
     Since 1.1.
     """
 
 
 class CompactionEnd(WireModel):
-    """The context has been replaced by a summary. Comes right after its `CompactionBegin`. Since 1.1."""
+    """The context has been replaced by a summary. Comes right after its ``CompactionBegin``. Since 1.1."""
 
 
 # ---- what goes on beside the conversation ------------------------------------------------------
 
 
 class HookTriggered(WireModel):
-    """A group of hooks starts, because of `event`, on `target` (a tool, a subagent).
+    """
+    A group of hooks starts, because of ``event``, on ``target`` (a tool, a subagent).
 
-    Before its `HookResolved`. Since 1.7. Only clients that speak the wire protocol write it.
+    Before its ``HookResolved``. Since 1.7. Only clients that speak the wire protocol write it.
     """
 
     event: str
@@ -433,7 +451,8 @@ class HookTriggered(WireModel):
 
 
 class HookResolved(WireModel):
-    """A group of hooks is done, `duration_ms` after its `HookTriggered`.
+    """
+    A group of hooks is done, ``duration_ms`` after its ``HookTriggered``.
 
     One hook that blocks blocks the group. Since 1.7.
     """
@@ -446,14 +465,15 @@ class HookResolved(WireModel):
 
 
 class MCPLoadingBegin(WireModel):
-    """Tools of MCP servers are being loaded. At the start of a turn; an `MCPLoadingEnd` follows.
+    """
+    Tools of MCP servers are being loaded. At the start of a turn; an ``MCPLoadingEnd`` follows.
 
     Written since 1.3.
     """
 
 
 class MCPLoadingEnd(WireModel):
-    """The tools of MCP servers are there, or failed. After its `MCPLoadingBegin`. Written since 1.3."""
+    """The tools of MCP servers are there, or failed. After its ``MCPLoadingBegin``. Written since 1.3."""
 
 
 class MCPServerSnapshot(WireModel):
@@ -465,7 +485,7 @@ class MCPServerSnapshot(WireModel):
 
 
 class MCPStatusSnapshot(WireModel):
-    """How far all MCP servers have come: how many of `total` are connected, and how many tools they bring."""
+    """How far all MCP servers have come: how many of ``total`` are connected, and how many tools they bring."""
 
     loading: bool
     connected: int
@@ -494,11 +514,12 @@ class TokenUsage(WireModel):
 
 
 class StatusUpdate(WireModel):
-    """Some of the figures shown beside a conversation changed; null means unchanged. Since 1.1.
+    """
+    Some of the figures shown beside a conversation changed; null means unchanged. Since 1.1.
 
-    Comes after a step's output, and whenever else a figure changes, also between turns. `context_usage` is a
+    Comes after a step's output, and whenever else a figure changes, also between turns. ``context_usage`` is a
     share from 0 to 1.
-    `token_usage` and `message_id` are the step's. Fields were added over time; all may be missing.
+    ``token_usage`` and ``message_id`` are the step's. Fields were added over time; all may be missing.
     """
 
     context_usage: float | None = None
@@ -511,9 +532,10 @@ class StatusUpdate(WireModel):
 
 
 class Notification(WireModel):
-    """Something happened outside the conversation, as a background task that ended. At any step.
+    """
+    Something happened outside the conversation, as a background task that ended. At any step.
 
-    Written since 1.5. `created_at` is in epoch seconds.
+    Written since 1.5. ``created_at`` is in epoch seconds.
     """
 
     id: str
@@ -529,7 +551,8 @@ class Notification(WireModel):
 
 
 class PlanDisplay(WireModel):
-    """A plan, as Markdown, and the file it is in. In plan mode, ahead of the question whether to go on.
+    """
+    A plan, as Markdown, and the file it is in. In plan mode, ahead of the question whether to go on.
 
     Since 1.7.
     """
@@ -539,7 +562,8 @@ class PlanDisplay(WireModel):
 
 
 class BtwBegin(WireModel):
-    """A side question is being answered apart from the conversation. A `BtwEnd` of the same id follows.
+    """
+    A side question is being answered apart from the conversation. A ``BtwEnd`` of the same id follows.
 
     Since 1.9.
     """
@@ -549,7 +573,7 @@ class BtwBegin(WireModel):
 
 
 class BtwEnd(WireModel):
-    """The side question has its answer or its error. After the `BtwBegin` of the same id; since 1.9."""
+    """The side question has its answer or its error. After the ``BtwBegin`` of the same id; since 1.9."""
 
     id: str
     response: str | None = None
@@ -560,7 +584,8 @@ class BtwEnd(WireModel):
 
 
 class ToolCall(WireModel):
-    """The model asks for a tool. After the step's text; a `ToolResult` of the same id follows in the step.
+    """
+    The model asks for a tool. After the step's text; a ``ToolResult`` of the same id follows in the step.
 
     Since 1.1. A call whose step was cut short has no result.
     """
@@ -578,7 +603,8 @@ class ToolCall(WireModel):
 
 
 class ToolCallPart(WireModel):
-    """More of the arguments of the call before it. Rare in files: parts are joined to their call first.
+    """
+    More of the arguments of the call before it. Rare in files: parts are joined to their call first.
 
     Since 1.1.
     """
@@ -587,7 +613,7 @@ class ToolCallPart(WireModel):
 
 
 class ToolReturnValue(WireModel):
-    """What a tool gave back: `output` and `message` for the model, `display` for the user."""
+    """What a tool gave back: ``output`` and ``message`` for the model, ``display`` for the user."""
 
     is_error: bool
     output: _UserInput
@@ -597,16 +623,17 @@ class ToolReturnValue(WireModel):
 
 
 class ToolResult(WireModel):
-    """A tool is done. After the `ToolCall` of that id, in the order in which tools end; since 1.1."""
+    """A tool is done. After the ``ToolCall`` of that id, in the order in which tools end; since 1.1."""
 
     tool_call_id: str
     return_value: ToolReturnValue
 
 
 class ApprovalResponse(WireModel):
-    """The user decided on the `ApprovalRequest` of that id. Right after it or later.
+    """
+    The user decided on the ``ApprovalRequest`` of that id. Right after it or later.
 
-    Since 1.1, feedback since 1.6. Was `ApprovalRequestResolved` in the oldest logs. Clients from 1.25 on
+    Since 1.1, feedback since 1.6. Was ``ApprovalRequestResolved`` in the oldest logs. Clients from 1.25 on
     write neither requests nor responses.
     """
 
@@ -616,7 +643,8 @@ class ApprovalResponse(WireModel):
 
 
 def _event_of(value: object) -> Event:
-    """The event in an envelope of a `SubagentEvent`, or the event itself.
+    """
+    Return the event in an envelope of a ``SubagentEvent``, or the event itself.
 
     Raises ValueError for anything else.
     """
@@ -631,17 +659,18 @@ def _event_of(value: object) -> Event:
 
 
 def _envelope_of(event: Event) -> dict[str, Any]:
-    """The type and the payload of an event, the latter left to the serializer that is running."""
+    """Return the type and the payload of an event, the latter left to the serializer that is running."""
     return {"type": message_type(event), "payload": event}
 
 
 class SubagentEvent(WireModel):
-    """An event of a subagent, inside the log of the agent that called it. Since 1.1.
+    """
+    An event of a subagent, inside the log of the agent that called it. Since 1.1.
 
-    The ids of the agent since 1.6. Comes between the parent's `ToolCall` and its `ToolResult`, for a
+    The ids of the agent since 1.6. Comes between the parent's ``ToolCall`` and its ``ToolResult``, for a
     background agent also later. The subagent's own events arrive in their order, each wrapped once per level.
     Requests are not wrapped.
-    `parent_tool_call_id` was `task_tool_call_id` before 1.6.
+    ``parent_tool_call_id`` was ``task_tool_call_id`` before 1.6.
     """
 
     parent_tool_call_id: str | None = Field(
@@ -658,9 +687,10 @@ class SubagentEvent(WireModel):
 
 
 class ApprovalRequest(WireModel):
-    """A tool wants the user's leave. After its `ToolCall`, before an `ApprovalResponse` of the same id.
+    """
+    A tool wants the user's leave. After its ``ToolCall``, before an ``ApprovalResponse`` of the same id.
 
-    Since 1.1. Who asks (`source_kind` and after) is there since 1.6. Clients from 1.25 on write no requests
+    Since 1.1. Who asks (``source_kind`` and after) is there since 1.6. Clients from 1.25 on write no requests
     into the log.
     """
 
@@ -678,9 +708,10 @@ class ApprovalRequest(WireModel):
 
 
 class ToolCallRequest(WireModel):
-    """A tool that lives in the program on the other end of the wire is called.
+    """
+    A tool that lives in the program on the other end of the wire is called.
 
-    After the `ToolCall` of that id. Since 1.1.
+    After the ``ToolCall`` of that id. Since 1.1.
     """
 
     id: str
@@ -708,7 +739,8 @@ class QuestionItem(WireModel):
 
 
 class QuestionRequest(WireModel):
-    """The model asks the user to choose. After its `ToolCall`; the answer is in the `ToolResult`.
+    """
+    The model asks the user to choose. After its ``ToolCall``; the answer is in the ``ToolResult``.
 
     Since 1.4.
     """
@@ -719,7 +751,7 @@ class QuestionRequest(WireModel):
 
 
 class HookRequest(WireModel):
-    """A hook that lives on the other end of the wire is to decide. After its `HookTriggered`; since 1.7."""
+    """A hook that lives on the other end of the wire is to decide. After its ``HookTriggered``; since 1.7."""
 
     id: str
     subscription_id: str = ""
@@ -730,6 +762,7 @@ class HookRequest(WireModel):
 
 # ---- the tables, and the way in and out --------------------------------------------------------
 
+#: A message that tells what happened.
 Event: TypeAlias = (
     TurnBegin
     | SteerInput
@@ -755,25 +788,24 @@ Event: TypeAlias = (
     | ApprovalResponse
     | SubagentEvent
 )
-"""A message that tells what happened."""
 
+#: A message that waits for an answer.
 Request: TypeAlias = ApprovalRequest | ToolCallRequest | QuestionRequest | HookRequest
-"""A message that waits for an answer."""
 
+#: Any message of the wire.
 WireMessage: TypeAlias = Event | Request
-"""Any message of the wire."""
 
 SubagentEvent.model_rebuild()
 
+#: The events by the name in their envelope. All content parts are under ``ContentPart``, their base.
 EVENT_TYPES: Final[Mapping[str, type[WireModel]]] = MappingProxyType(
     {cls.__name__: cls for cls in get_args(Event)}
 )
-"""The events by the name in their envelope. All content parts are under `ContentPart`, their base."""
 
+#: The requests by the name in their envelope.
 REQUEST_TYPES: Final[Mapping[str, type[WireModel]]] = MappingProxyType(
     {cls.__name__: cls for cls in get_args(Request)}
 )
-"""The requests by the name in their envelope."""
 
 _EVENT_CLASSES: Final = tuple(EVENT_TYPES.values())
 _REQUEST_CLASSES: Final = tuple(REQUEST_TYPES.values())
@@ -792,17 +824,18 @@ _VALIDATORS: Final = {
 
 
 def is_event(value: object) -> TypeGuard[Event]:
-    """Whether this is an event: a message that tells what happened."""
+    """Tell whether this is an event: a message that tells what happened."""
     return isinstance(value, _EVENT_CLASSES)
 
 
 def is_request(value: object) -> TypeGuard[Request]:
-    """Whether this is a request: a message that waits for an answer."""
+    """Tell whether this is a request: a message that waits for an answer."""
     return isinstance(value, _REQUEST_CLASSES)
 
 
 def message_type(message: WireMessage) -> str:
-    """The name under which a message is written: `ContentPart` for every part, the class's name for all else.
+    """
+    Return the name under which a message is written: ``ContentPart`` for every part, the class's name for all else.
 
     Raises TypeError for something that is no message.
     """
@@ -816,10 +849,11 @@ def message_type(message: WireMessage) -> str:
 
 
 def parse_message(type_name: str, payload: Mapping[str, object] | bytes) -> WireMessage:
-    """The message of this name with this payload: an object, or the JSON of one.
+    """
+    Return the message of this name with this payload: an object, or the JSON of one.
 
-    The JSON is read leniently, as `parse_json` does.
-    Raises `UnknownMessageTypeError` for a name that is not known, and another ValueError (mostly pydantic's)
+    The JSON is read leniently, as ``parse_json`` does.
+    Raises ``UnknownMessageTypeError`` for a name that is not known, and another ValueError (mostly pydantic's)
     for a payload that does not fit its type.
     """
     validator = _VALIDATORS.get(type_name)
@@ -836,9 +870,10 @@ def parse_message(type_name: str, payload: Mapping[str, object] | bytes) -> Wire
 
 
 def dump_payload(message: WireMessage) -> bytes:
-    """A message's payload as compact JSON in UTF-8.
+    """
+    Return a message's payload as compact JSON in UTF-8.
 
-    No field is left out: these are the values that Kimi CLI writes. Lone surrogates are written as `\\udXXX`.
+    No field is left out: these are the values that Kimi CLI writes. Lone surrogates are written as ``\\udXXX``.
     Raises ValueError for what JSON cannot hold.
     """
     return dump_model(message)
@@ -847,7 +882,8 @@ def dump_payload(message: WireMessage) -> bytes:
 def parse_json(
     from_json: Callable[[bytes], _Model], from_python: Callable[[Any], _Model], data: bytes
 ) -> _Model:
-    """A model from its JSON: the fast way, and for JSON that is merely untidy the lenient one.
+    """
+    Return a model from its JSON: the fast way, and for JSON that is merely untidy the lenient one.
 
     Untidy is: raw control characters and lone surrogates in strings, and bytes that are not UTF-8 (each
     becomes U+FFFD).
@@ -869,7 +905,8 @@ def parse_json(
 
 
 def dump_model(model: WireModel) -> bytes:
-    """A model as compact JSON in UTF-8, lone surrogates as `\\udXXX`.
+    """
+    Return a model as compact JSON in UTF-8, lone surrogates as ``\\udXXX``.
 
     Raises ValueError for what JSON cannot hold.
     """

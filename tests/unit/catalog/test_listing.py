@@ -112,7 +112,7 @@ async def test_few_sessions_need_no_catalog(
     monkeypatch.setattr(_store, "_MANY", 200)
     store.fill(5)
     assert len(await Session.list(store.work_dir)) == 5
-    assert not os.path.exists(catalog_file)  # noqa: ASYNC240
+    assert not os.path.exists(catalog_file)
 
 
 async def test_a_record_appended_by_anybody_moves_its_session_to_the_top(

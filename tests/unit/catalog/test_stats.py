@@ -107,7 +107,7 @@ async def test_counting_on_is_counting_anew(store: Store, catalog_file: Path) ->
     for line in lines:
         store.append("one", line)
         grown = await stats_of(store)
-    catalog_file.unlink()  # noqa: ASYNC240
+    catalog_file.unlink()
     assert await stats_of(store) == grown
 
 
