@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 
 EXTRAS ?= dev
 PYTEST_ARGS ?=
+MINUTES ?= 15
+SEED ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.built
@@ -36,8 +38,12 @@ demo: $(STAMP) ## migrate, list, show and continue real old sessions in a scratc
 test: $(STAMP) ## run all tests (PYTEST_ARGS='-k word' for some)
 	$(RUN) -m pytest -q -n auto $(PYTEST_ARGS)
 
-torture: $(STAMP) ## run the slow tests too, with many more examples
-	HYPOTHESIS_PROFILE=torture $(RUN) -m pytest -q -n auto -m '' --timeout 3600 $(PYTEST_ARGS)
+# The slow tests first; everything at once for what is left of the time (a minute at least). The seed is printed.
+torture: $(STAMP) ## run the slow tests, then everything at once with kills and failing disks (MINUTES=15 SEED=...)
+	@began=$$(date +%s); \
+	$(RUN) -m pytest -q -n auto -m torture --timeout 3600 $(if $(SEED),--randomly-seed=$(SEED)) $(PYTEST_ARGS) && \
+	left=$$(( $(MINUTES) * 60 - $$(date +%s) + began )) && \
+	$(RUN) -m tests.torture.mixed --seconds $$(( left > 60 ? left : 60 )) $(if $(SEED),--seed $(SEED))
 
 bench: $(STAMP) ## measure this store and print a table
 	$(RUN) bench/bench.py

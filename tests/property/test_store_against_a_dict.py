@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
@@ -345,8 +346,13 @@ class StoreMachine(RuleBasedStateMachine):
         assert strays(self.root) == []
 
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "torture"
-StoreMachine.TestCase.settings = settings(
-    max_examples=1000 if LONG else 25, stateful_step_count=60 if LONG else 25
-)
+StoreMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
 TestStore = StoreMachine.TestCase
+
+
+class LongStoreMachine(StoreMachine):
+    """The same, for longer."""
+
+
+LongStoreMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
+TestStoreForLong = pytest.mark.torture(LongStoreMachine.TestCase)
