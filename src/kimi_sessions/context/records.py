@@ -17,6 +17,7 @@ Fields that are not named stay, at every level.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
@@ -138,6 +139,9 @@ def _call_record(call: ToolCall) -> dict[str, Any]:
     return record | (call.model_extra or {})
 
 
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
 def parse_message_record(record: Mapping[str, object] | bytes) -> Message:
     """
     Return the message in a record: an object, or the JSON of one, read leniently.
@@ -145,7 +149,8 @@ def parse_message_record(record: Mapping[str, object] | bytes) -> Message:
     Raises ValueError (mostly pydantic's) for what is no message, control records included.
     """
     if isinstance(record, bytes):
-        return parse_json(Message.__pydantic_validator__.validate_json, _from_python, record)
+        message: Message = parse_json(Message.__pydantic_validator__.validate_json, _from_python, record)
+        return message
     return _from_python(record if type(record) is dict else dict(record))
 
 
@@ -155,9 +160,8 @@ def _from_python(value: Any) -> Message:
     try:
         message = validate(value)
     except ValidationError as error:
-        if any(
-            each["type"] != "invalid_key" for each in error.errors(include_url=False, include_input=False)
-        ):
+        errors = error.errors(include_url=False, include_input=False)
+        if all(each["type"] != "string_unicode" for each in errors):
             raise
         # Half a surrogate pair in the name of a field: the one place where text has to be whole.
         message = validate(_with_whole_names(value))
@@ -165,14 +169,9 @@ def _from_python(value: Any) -> Message:
 
 
 def _with_whole_names(value: Any) -> Any:
-    """An object with each lone surrogate in a field's name replaced by U+FFFD."""
+    """Give a value with each lone surrogate in a field's name replaced by U+FFFD."""
     if isinstance(value, dict):
-        return {
-            name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-            if isinstance(name, str)
-            else name: _with_whole_names(each)
-            for name, each in value.items()
-        }
+        return {_LONE_SURROGATES.sub("\ufffd", name): _with_whole_names(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_with_whole_names(each) for each in value]
     return value
