@@ -62,7 +62,7 @@ def move_flats_of(fd: int, path: str, session_id: str) -> list[Finding]:
 def _has_flat_sides(fd: int, session_id: str) -> bool:
     """Look for ``<id>_1.jsonl`` and ``<id>_sub_1.jsonl`` without reading the whole folder."""
     fs = _fs.active()
-    for name in (f"{session_id}_1.jsonl", f"{session_id}_sub_1.jsonl"):
+    for name in layout.first_flat_sides(session_id):
         try:
             fs.stat(name, dir_fd=fd, follow_symlinks=False)
         except OSError:

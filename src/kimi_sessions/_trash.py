@@ -203,8 +203,8 @@ class Trash:
             try:
                 entry = self._write_sidecar(trash_fd, folder.id, record)
                 for name in flats:
-                    _fs.ensure_folder(entry + ".flat", dir_fd=trash_fd)
-                    flat_fd = _fs.open_folder(entry + ".flat", dir_fd=trash_fd)
+                    _fs.ensure_folder(entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
+                    flat_fd = _fs.open_folder(entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
                     try:
                         fs.rename(name, name, src_dir_fd=root_fd, dst_dir_fd=flat_fd)
                     finally:
@@ -226,11 +226,13 @@ class Trash:
         number = 1
         while True:
             entry = f"{stem}~{number}"
-            if _fs.exists(entry, dir_fd=trash_fd) or _fs.exists(entry + ".flat", dir_fd=trash_fd):
+            if _fs.exists(entry, dir_fd=trash_fd) or _fs.exists(
+                entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd
+            ):
                 number += 1
                 continue
             try:
-                fd = _fs.create_file(entry + ".json", dir_fd=trash_fd)
+                fd = _fs.create_file(entry + layout.TRASH_NOTE_SUFFIX, dir_fd=trash_fd)
             except FileExistsError:
                 number += 1
                 continue
@@ -266,7 +268,7 @@ class Trash:
                     self._trash_entry(fd, trash, path, name)
                     for name in names
                     if not name.startswith((layout.DELETING_PREFIX, "."))
-                    and not name.endswith(".flat")
+                    and not name.endswith(layout.TRASH_FLATS_SUFFIX)
                     and "~" in name
                 )
             finally:
@@ -276,7 +278,7 @@ class Trash:
     @staticmethod
     def _trash_entry(fd: int, trash: str, sessions_path: str, name: str) -> TrashEntry:
         # Without a note that can be read, the folder itself says enough to bring the session back.
-        note = read_document(name + ".json", dir_fd=fd).value or {}
+        note = read_document(name + layout.TRASH_NOTE_SUFFIX, dir_fd=fd).value or {}
 
         def text(key: str, default: str) -> str:
             value = note.get(key)
@@ -322,7 +324,7 @@ class Trash:
                     ) from error
                 self._restore_flats(entry, trash_fd, root_fd)
                 try:
-                    fs.unlink(entry.entry + ".json", dir_fd=trash_fd)
+                    fs.unlink(entry.entry + layout.TRASH_NOTE_SUFFIX, dir_fd=trash_fd)
                 except FileNotFoundError:
                     pass  # the sidecar is only a note
                 _fs.sync_folder_fd(root_fd)
@@ -340,7 +342,7 @@ class Trash:
     def _restore_flats(entry: TrashEntry, trash_fd: int, root_fd: int) -> None:
         fs = _fs.active()
         try:
-            flat_fd = _fs.open_folder(entry.entry + ".flat", dir_fd=trash_fd)
+            flat_fd = _fs.open_folder(entry.entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
         except FileNotFoundError:
             return
         try:
@@ -352,7 +354,7 @@ class Trash:
                     fs.rename(name, name, src_dir_fd=flat_fd, dst_dir_fd=root_fd)
         finally:
             fs.close(flat_fd)
-        _fs.remove_if_empty(entry.entry + ".flat", dir_fd=trash_fd)
+        _fs.remove_if_empty(entry.entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
 
     def empty(self, keep: Callable[[TrashEntry], bool] = lambda _: False) -> int:
         """Remove trashed sessions for good, except those that ``keep`` says to keep; return how many went."""
@@ -368,11 +370,10 @@ class Trash:
             try:
                 doomed = f"{layout.DELETING_PREFIX}{secrets.token_hex(8)}"
                 fs.rename(entry.entry, doomed, src_dir_fd=fd, dst_dir_fd=fd)
-                for name, is_folder in ((entry.entry + ".flat", True), (entry.entry + ".json", False)):
-                    if is_folder:
-                        _fs.remove_tree(name, dir_fd=fd)
-                    elif _fs.exists(name, dir_fd=fd):
-                        fs.unlink(name, dir_fd=fd)
+                _fs.remove_tree(entry.entry + layout.TRASH_FLATS_SUFFIX, dir_fd=fd)
+                note = entry.entry + layout.TRASH_NOTE_SUFFIX
+                if _fs.exists(note, dir_fd=fd):
+                    fs.unlink(note, dir_fd=fd)
             except OSError as error:
                 raise WriteError.of(error, entry.trash_path) from error
             finally:

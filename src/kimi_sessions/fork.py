@@ -522,9 +522,9 @@ def _copy_rest(source_fd: int, fd: int) -> list[Finding]:
 def _is_ours(name: str) -> bool:
     return (
         name in _LEFT_BEHIND
-        or (name.startswith("context") and name.endswith((".jsonl", layout.TEMP_SUFFIX)))
+        or layout.is_context_name(name)
+        or layout.is_set_aside_name(name)
         or name.endswith((layout.TORN_SUFFIX, layout.TEMP_SUFFIX))
-        or layout.DAMAGED_INFIX in name
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -53,6 +53,8 @@ BACKUP_INFIX = ".before-repair-"
 UPLOADS = "uploads"
 #: Plan files; in Kimi CLI below ``~/.kimi``, in a migrated session inside its own folder.
 PLANS = "plans"
+#: In a session that was made of another program's data: that data.
+MADE_OF = "imported"
 UPLOADS_SENT = ".sent"
 SUBAGENTS = "subagents"
 TASKS = "tasks"
@@ -84,6 +86,9 @@ DELETING_PREFIX = "deleting~"
 #: Marks a session folder that is being put together; renamed to its id when whole.
 CREATING_PREFIX = ".creating-"
 FLAT_SUFFIX = ".jsonl"
+#: Beside an entry of the trash: a note of when and why, and a folder with the session's flat files.
+TRASH_NOTE_SUFFIX = ".json"
+TRASH_FLATS_SUFFIX = ".flat"
 
 # --- this user's own, outside every project ----------------------------------------------------------------------
 
@@ -129,6 +134,26 @@ def old_subagent_name(number: int) -> str:
     return f"context_sub_{number}.jsonl"
 
 
+def is_context_name(name: str) -> bool:
+    """Tell whether a name is a context's: the one in use, a rotated one, or an old client's subagent's."""
+    return name == CONTEXT or rotated_number(name) is not None or old_subagent_number(name) is not None
+
+
+def further_context_names(like: str, taken: Iterable[str]) -> Iterator[str]:
+    """
+    Yield free names for a context that can't be called ``like``: rotations, or of a subagent's context further ones.
+
+    They go on from the highest number among the names that are ``taken``.
+    """
+    is_subagent = old_subagent_number(like) is not None
+    number_of = old_subagent_number if is_subagent else rotated_number
+    name_of = old_subagent_name if is_subagent else rotated_name
+    number = max((number_of(name) or 0 for name in taken), default=0)
+    while True:
+        number += 1
+        yield name_of(number)
+
+
 def is_temp_name(name: str) -> bool:
     """Tell whether a name is one that a writer, ours or the real client, gives a file that it is putting together."""
     ours = name.startswith(TEMP_PREFIX) and name.endswith(TEMP_SUFFIX)
@@ -155,8 +180,13 @@ def split_flat_side(name: str) -> tuple[str, str] | None:
     if not sep or not head or not number.isascii() or not number.isdigit():
         return None
     if head.endswith("_sub") and len(head) > 4:
-        return head[:-4], f"context_sub_{int(number)}.jsonl"
-    return head, f"context_{int(number)}.jsonl"
+        return head[:-4], old_subagent_name(int(number))
+    return head, rotated_name(int(number))
+
+
+def first_flat_sides(session_id: str) -> tuple[str, str]:
+    """Return the flat names of a session's first rotation and of its first subagent's context."""
+    return f"{session_id}_1{FLAT_SUFFIX}", f"{session_id}_sub_1{FLAT_SUFFIX}"
 
 
 def flat_owner(name: str, flats: Container[str], folders: Container[str]) -> str | None:

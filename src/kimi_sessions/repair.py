@@ -418,18 +418,12 @@ class _Worker:
         """Move a flat file into the session's folder as the next rotation (or subagent context) there."""
         fs = _fs.active()
         target = flat_target(name, self.session.id)
-        if _layout.old_subagent_number(target) is not None:
-            number_of, name_of = _layout.old_subagent_number, _layout.old_subagent_name
-        else:
-            number_of, name_of = _layout.rotated_number, _layout.rotated_name
         root_fd = _fs.open_folder(self.folder.sessions_path)
         try:
             with self.folder.opened() as fd:
                 with fs.scandir(fd) as entries:
-                    taken = [number_of(entry.name) or 0 for entry in entries]
-                kept = _move_in(
-                    name, root_fd, (name_of(number) for number in count(max(taken, default=0) + 1)), fd
-                )
+                    taken = [entry.name for entry in entries]
+                kept = _move_in(name, root_fd, _layout.further_context_names(target, taken), fd)
                 _fs.sync_folder_fd(fd)
                 _fs.sync_folder_fd(root_fd)
         finally:

@@ -865,6 +865,7 @@ def test_files_of_other_programs_go_along_with_a_fork_of_everything(tmp_path: Pa
     write(source / "notes" / "deep" / "x.txt", b"notes")
     write(source / "wire.jsonl.torn", b"x")
     write(source / "state.json.damaged-1", b"x")
+    write(source / "wire.jsonl.before-repair-1", b"x")
     write(source / "tmpabcdefgh.tmp", b"x")
     (source / "link").symlink_to("/etc/passwd")
     os.mkfifo(source / "pipe")

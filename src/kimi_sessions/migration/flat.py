@@ -13,8 +13,6 @@ there and neither is hidden.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable
 
 from kimi_sessions import ids, layout
 from kimi_sessions._text import UNTITLED, clean
@@ -23,8 +21,6 @@ from kimi_sessions.errors import InvalidIdError
 from .sources import SourceFile, SourceSession
 
 __all__ = ["add_flat_files"]
-
-_NUMBERED = re.compile(r"(context(?:_sub)?)_(\d+)\.jsonl")
 
 
 def add_flat_files(
@@ -46,7 +42,7 @@ def add_flat_files(
             session = _new_session(session_id, sessions_path, flats[name])
             sessions[session_id] = session
         taken = {file.name for file in session.files}
-        target = wanted if wanted not in taken else _next_free(wanted, taken)
+        target = wanted if wanted not in taken else next(layout.further_context_names(wanted, taken))
         if target != wanted:
             session.notes.append(
                 f"the old flat file {clean(name)} is carried as {target}: {wanted} is there too"
@@ -64,9 +60,3 @@ def _new_session(session_id: str, sessions_path: str, facts: os.stat_result) -> 
     except InvalidIdError as error:
         session.refusal = f"its name can't be a session's: {error.reason}"
     return session
-
-
-def _next_free(wanted: str, taken: Iterable[str]) -> str:
-    stem = "context_sub" if wanted.startswith("context_sub") else "context"
-    used = [int(match[2]) for name in taken if (match := _NUMBERED.fullmatch(name)) and match[1] == stem]
-    return f"{stem}_{max(used, default=0) + 1}.jsonl"

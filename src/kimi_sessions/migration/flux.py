@@ -41,7 +41,6 @@ from .sources import Left, SourceFile, SourceFolder, SourceSession, SourceWorkDi
 
 __all__ = ["read_flux"]
 
-_IMPORTED = "imported"
 _MAGIC = b"SQLite format 3\0"
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _COLUMNS = frozenset({"session_id", "role", "content"})
@@ -116,12 +115,12 @@ def _read_data_dir(source: SourceWorkDir, path: str) -> None:
         beside = [main, *(each for each in earlier if each is not main)]
         session.places = tuple(each.place for each in beside)
         for each in beside:
-            name = f"{_IMPORTED}/{each.place}"
+            name = f"{layout.MADE_OF}/{each.place}"
             session.files.append(SourceFile(name, path, each.place, each.size_bytes, each.mtime_ns))
         if memory is not None:
             size, mtime_ns = memory
             session.files.append(
-                SourceFile(f"{_IMPORTED}/user_memory.json", path, "user_memory.json", size, mtime_ns)
+                SourceFile(f"{layout.MADE_OF}/user_memory.json", path, "user_memory.json", size, mtime_ns)
             )
         _add_snapshot(session, main)
         source.sessions.append(session)
@@ -252,7 +251,7 @@ def _add_database_session(
     begun = min((message.at for message in messages), default=mtime_ns / 1e9)
     ended = max((message.at for message in messages), default=begun)
     _add_logs(session, lambda: messages, begun, ended, None)
-    name = f"{_IMPORTED}/messages.jsonl"
+    name = f"{layout.MADE_OF}/messages.jsonl"
     session.files.append(SourceFile(name, path, "", 0, int(ended * 1e9), lambda: _dump_rows(rows())))
     source.sessions.append(session)
 
@@ -306,7 +305,7 @@ def _new_session(flux_id: str, path: str, era: str) -> SourceSession:
     session = SourceSession(id=session_id, era=era, sessions_path=path, places=())
     if session_id != flux_id:
         session.notes.append(f"its id {clean(flux_id)!r} can't be a session's here")
-    session.folders.append(SourceFolder(_IMPORTED, time.time_ns()))
+    session.folders.append(SourceFolder(layout.MADE_OF, time.time_ns()))
     return session
 
 
@@ -318,7 +317,7 @@ def _records(messages: list[Any], session: SourceSession, *, first: int = 0) -> 
             reason = (
                 f"its role is {clean(str(role))!r}" if isinstance(message, dict) else "it is not an object"
             )
-            session.left.append(Left(f"message {number}", f"{reason}; its bytes are in {_IMPORTED}/"))
+            session.left.append(Left(f"message {number}", f"{reason}; its bytes are in {layout.MADE_OF}/"))
             continue
         record = {**message, "content": _content(message.get("content"))}
         calls = message.get("tool_calls")

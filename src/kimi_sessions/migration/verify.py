@@ -19,8 +19,6 @@ from .sources import SourceFile, SourceSession, open_source
 
 __all__ = ["Comparison", "FileFacts", "compare", "count_records", "hash_file", "open_target"]
 
-_CONTEXTS = (layout.CONTEXT, "context_")
-
 
 class FileFacts(NamedTuple):
     """What is known of a carried file: its name in the session, its length and its hash."""
@@ -62,7 +60,7 @@ def count_records(name: str, fd: int) -> Counter[str] | None:
     base = name.rpartition("/")[2]
     if base == layout.WIRE:
         label = _wire_type
-    elif base.startswith(_CONTEXTS) and base.endswith(".jsonl"):
+    elif layout.is_context_name(base):
         label = _context_role
     else:
         return None
