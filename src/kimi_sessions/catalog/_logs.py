@@ -27,6 +27,7 @@ __all__ = [
     "STATS",
     "TEXT",
     "TURNS",
+    "UNSETTLED",
     "Place",
     "Position",
     "find_position",
@@ -42,6 +43,8 @@ TEXT = 3
 PROMPT = 4
 
 _TAIL_BYTES = 64
+#: The tail of a position behind a line that was not settled: no log ends so, and one that changed is read anew.
+UNSETTLED = b"\0" * (_TAIL_BYTES + 1)
 _FIND = (
     "SELECT id, ino, size, ctime, offset, tail, fold "
     "FROM log WHERE folder = ? AND purpose = ? AND name = ? AND file = ?"
@@ -88,6 +91,8 @@ def resumes(position: Position, fd: int, found: os.stat_result) -> bool:
         return False
     if found.st_size == position.size and position.ctime != found.st_ctime_ns:
         return False
+    if position.tail == UNSETTLED:
+        return marks_of(found) == (position.ino, position.size, position.ctime)
     return tail_of(fd, position.offset) == position.tail
 
 
@@ -177,15 +182,26 @@ def forget_session(sessions_path: str, name: str) -> None:
         logging.getLogger("kimi_sessions").debug("%s stays in the catalog for now: %s", name, error)
 
 
-def iter_runs(fd: int, offset: int, end: int, accept: Accept) -> Iterator[tuple[int, list[bytes]]]:
-    """
-    Yield ``(offset, lines)`` of a log in runs of lines that will not change any more.
+class Run(NamedTuple):
+    """Lines of a log as they follow each other. ``settled`` is False where they may still become something else."""
 
-    A last line without newline is given only if it is whole records: it may still be growing.
+    offset: int
+    lines: list[bytes]
+    settled: bool
+
+
+def iter_runs(fd: int, offset: int, end: int, accept: Accept) -> Iterator[Run]:
+    """
+    Yield the lines of a log in runs.
+
+    A last line without newline may still be growing. It is given only if it holds a record, and is settled only if
+    it holds nothing else.
     """
     for block in iter_blocks(fd, offset, end):
+        settled = True
         if not block.terminated:
             decoded = decode_line(block.lines[0], accept)
-            if decoded.damage or not decoded.records:
+            if not decoded.records:
                 return
-        yield block.offset, block.lines
+            settled = not decoded.damage
+        yield Run(block.offset, block.lines, settled)

@@ -32,6 +32,7 @@ from kimi_sessions.wire.records import refuse as refuse_wire
 from ._database import CatalogUnusableError, Connection, ensure_folder_id, folder_id, opened, scratch, writing
 from ._logs import (
     TEXT,
+    UNSETTLED,
     Place,
     Position,
     drop_text,
@@ -299,8 +300,9 @@ class _Indexer:
         else:
             self._drop_other(place)
         log = self._save(place, fd, found, offset, [turns, last], whole=False)
+        settled = True
         try:
-            for start, lines in iter_runs(
+            for start, lines, settled in iter_runs(  # noqa: B007 - the last one's counts
                 fd, offset, found.st_size, refuse_wire if is_wire else refuse_context
             ):
                 at = start
@@ -322,17 +324,24 @@ class _Indexer:
             _log.warning("can't read %s of session %s to its end: %s", place.file, place.name, error)
             self._save(place, fd, found, offset, [turns, last], whole=False)
             return True
-        self._save(place, fd, found, offset, [turns, last], whole=True)
+        self._save(place, fd, found, offset, [turns, last], whole=True, settled=settled)
         return True
 
     def _save(
-        self, place: Place, fd: int, found: os.stat_result, offset: int, fold: list[int], *, whole: bool
+        self,
+        place: Place,
+        fd: int,
+        found: os.stat_result,
+        offset: int,
+        fold: list[int],
+        *,
+        whole: bool,
+        settled: bool = True,
     ) -> int:
         """Keep how far a log was read; one that was read in part is not taken for one that is up to date."""
         marks = marks_of(found) if whole else (found.st_ino, offset, -1)
-        return save_position(
-            self._connection, place, TEXT, marks=marks, offset=offset, tail=tail_of(fd, offset), fold=fold
-        )
+        tail = tail_of(fd, offset) if settled else UNSETTLED
+        return save_position(self._connection, place, TEXT, marks=marks, offset=offset, tail=tail, fold=fold)
 
     def _drop_other(self, place: Place) -> None:
         """Of a session's two logs only one is searched: drop what is known of the other."""

@@ -29,7 +29,18 @@ from kimi_sessions.wire.records import WireMessageRecord, record_from_line, refu
 from kimi_sessions.wire.turns import records_in_line
 
 from ._database import CatalogUnusableError, Connection, ensure_folder_id, folder_id, opened, writing
-from ._logs import STATS, Place, Position, find_position, iter_runs, marks_of, resumes, save_position, tail_of
+from ._logs import (
+    STATS,
+    UNSETTLED,
+    Place,
+    Position,
+    find_position,
+    iter_runs,
+    marks_of,
+    resumes,
+    save_position,
+    tail_of,
+)
 
 __all__ = ["SessionStats", "session_stats", "total", "work_dir_stats"]
 
@@ -203,7 +214,7 @@ def _read_on(
             return row.fetchone() is not None
 
         fold.is_counted = is_counted
-    end = _feed(fold, fd, offset, found.st_size)
+    end, settled = _feed(fold, fd, offset, found.st_size)
     if position is not None and end == offset:
         return fold
     with writing(connection):
@@ -214,7 +225,7 @@ def _read_on(
             STATS,
             marks=marks_of(found),
             offset=end,
-            tail=tail_of(fd, end),
+            tail=tail_of(fd, end) if settled else UNSETTLED,
             fold=fold.dump(),
         )
         if position is None:
@@ -226,9 +237,10 @@ def _read_on(
     return fold
 
 
-def _feed(fold: Fold, fd: int, offset: int, end: int) -> int:
-    """Feed a log from an offset to where it ends; return where the next call goes on."""
-    for start, lines in iter_runs(fd, offset, end, refuse):
+def _feed(fold: Fold, fd: int, offset: int, end: int) -> tuple[int, bool]:
+    """Feed a log from an offset to where it ends; return where the next call goes on, and whether it can."""
+    settled = True
+    for start, lines, settled in iter_runs(fd, offset, end, refuse):  # noqa: B007 - the last one's counts
         for line in lines:
             record = record_from_line(line)
             if record is not None:
@@ -237,7 +249,7 @@ def _feed(fold: Fold, fd: int, offset: int, end: int) -> int:
                 for _, _, record in records_in_line(line)[0]:
                     fold.feed(record)
         offset = min(start + sum(map(len, lines)) + len(lines), end)
-    return offset
+    return offset, settled
 
 
 # --- counting -----------------------------------------------------------------------------------------------------

@@ -132,6 +132,20 @@ async def test_what_is_appended_is_found_at_once(talk: Store) -> None:
     assert len(await found(talk, "quokka")) == 2
 
 
+async def test_a_record_in_front_of_a_torn_one_is_found_before_the_line_has_its_end(talk: Store) -> None:
+    """Once, whatever the line becomes; what was a record only while the line was cut is not found any more."""
+    talk.append("one", talk.prompt("a quokka").rstrip() + b'{"torn": ' + talk.prompt("a wombat").rstrip())
+    assert (len(await found(talk, "quokka")), len(await found(talk, "wombat"))) == (1, 1)
+    talk.append("one", b', "more": {"timestamp": ')
+    assert (len(await found(talk, "quokka")), len(await found(talk, "wombat"))) == (1, 1)
+    talk.append("one", b"\n", talk.prompt("another quokka", 1_700_000_050.0))
+    assert (len(await found(talk, "quokka")), len(await found(talk, "wombat"))) == (2, 1)
+    talk.append("one", b'{"torn": ' + talk.prompt("an echidna").rstrip())
+    assert len(await found(talk, "echidna")) == 1
+    talk.append("one", b"}\n")
+    assert not await found(talk, "echidna")
+
+
 async def test_what_is_no_longer_said_is_no_longer_found(talk: Store) -> None:
     """A log that was replaced is read anew."""
     assert await found(talk, "parser")

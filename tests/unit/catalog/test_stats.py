@@ -111,6 +111,28 @@ async def test_counting_on_is_counting_anew(store: Store, catalog_file: Path) ->
     assert await stats_of(store) == grown
 
 
+async def test_a_record_in_front_of_a_torn_one_is_counted_before_the_line_has_its_end(
+    store: Store, catalog_file: Path
+) -> None:
+    """As every other reader counts it; whatever becomes of the line, the figures are those of counting anew."""
+    store.put("one", store.prompt("a"))
+    pieces = [
+        store.prompt("b").rstrip() + b'{"timestamp": 1',
+        store.prompt("c").rstrip(),
+        b'{"torn": ' + store.prompt("d").rstrip(),
+        b"}\n",
+        store.prompt("e"),
+    ]
+    for piece in pieces:
+        store.append("one", piece)
+        session = await Session.open(store.work_dir, "one")
+        grown = await stats_of(store)
+        assert grown.turns == len(await session.turns())
+        assert grown.records == len([record async for record in session.wire_file.iter_records()])
+        catalog_file.unlink()
+        assert await stats_of(store) == grown
+
+
 async def test_without_a_catalog_the_figures_are_the_same(store: Store, home: Path) -> None:
     """Where nothing can be kept the log is read whole."""
     store.put("one", store.prompt("a"), usage(store, "m", 3, 4))
