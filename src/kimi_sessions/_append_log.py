@@ -278,7 +278,7 @@ class AppendLog:
                 if old_fd >= 0 and keep_as is not None:
                     fs.fsync(old_fd)
                     # A second name first, so that the old log is never without one.
-                    kept = _keep(name, old_fd, dir_fd, keep_as)
+                    kept = _fs.add_name(name, keep_as, dir_fd=dir_fd)
                 try:
                     fs.replace(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
                 except BaseException:
@@ -318,30 +318,6 @@ class AppendLog:
             _fs.copy_bytes(old_fd, new_fd, seen, size)
             return size
         return seen
-
-
-def _keep(name: str, fd: int, dir_fd: int, candidates: Iterable[str]) -> str | None:
-    """Give an open file a further name, the first free one; where the file system has no hard links, a copy."""
-    fs = _fs.active()
-    for kept in candidates:
-        try:
-            fs.link(name, kept, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            if error.errno not in _fs.NO_HARD_LINKS:
-                raise
-            try:
-                copy_fd = _fs.create_file(kept, dir_fd=dir_fd)
-            except FileExistsError:
-                continue
-            try:
-                _fs.copy_bytes(fd, copy_fd)
-                fs.fsync(copy_fd)
-            finally:
-                fs.close(copy_fd)
-        return kept
-    return None
 
 
 def _nothing() -> None:

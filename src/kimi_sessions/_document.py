@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeAlias
 
 from . import _fs, layout
@@ -145,38 +146,8 @@ def set_aside(name: str, *, dir_fd: int) -> str:
 
     The old name still holds the same file afterwards: the replace that follows takes it away.
     """
-    fs = _fs.active()
-    number = 1
-    while True:
-        kept = f"{name}{layout.DAMAGED_INFIX}{number}"
-        try:
-            fs.link(name, kept, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
-            return kept
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            if error.errno not in _fs.NO_HARD_LINKS:
-                raise
-            try:
-                _copy_aside(name, kept, dir_fd)
-            except FileExistsError:
-                number += 1
-                continue
-            return kept
-
-
-def _copy_aside(name: str, kept: str, dir_fd: int) -> None:
-    fs = _fs.active()
-    source = _fs.open_regular(name, dir_fd=dir_fd)
-    try:
-        target = _fs.create_file(kept, dir_fd=dir_fd)
-        try:
-            _fs.copy_bytes(source, target)
-            fs.fsync(target)
-        finally:
-            fs.close(target)
-    finally:
-        fs.close(source)
+    names = (f"{name}{layout.DAMAGED_INFIX}{number}" for number in count(1))
+    return _fs.add_name(name, names, dir_fd=dir_fd)
 
 
 def move_aside(name: str, kept: str, *, dir_fd: int) -> None:
@@ -188,21 +159,13 @@ def move_aside(name: str, kept: str, *, dir_fd: int) -> None:
     fs = _fs.active()
     number = 1
     free = kept
-    while _is_taken(free, dir_fd):
+    while _fs.exists(free, dir_fd=dir_fd):
         number += 1
         free = f"{kept}-{number}"
     try:
         fs.rename(name, free, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except FileNotFoundError:
         return
-
-
-def _is_taken(name: str, dir_fd: int) -> bool:
-    try:
-        _fs.active().stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def update_document(name: str, change: Change, *, dir_fd: int, folder: str) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ import fcntl
 import os
 import secrets
 import stat as stat_module
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,13 +28,19 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
 __all__ = [
+    "CHUNK_BYTES",
+    "FILE_MODE",
+    "FOLDER_MODE",
+    "NO_HARD_LINKS",
     "FileSystem",
     "IrregularFileError",
     "OsFileSystem",
     "Path",
     "active",
+    "add_name",
     "append_fd",
     "copy_bytes",
+    "create_file",
     "ensure_folder",
     "exists",
     "identity",
@@ -49,8 +55,11 @@ __all__ = [
     "remove_tree",
     "replace_file",
     "sync_folder",
+    "sync_folder_fd",
     "temp_name",
+    "unlink_if_there",
     "using",
+    "write_all",
 ]
 
 Path: TypeAlias = "str | os.PathLike[str]"
@@ -430,6 +439,47 @@ def unlink_if_there(name: Path, dir_fd: int | None) -> None:
         active().unlink(name, dir_fd=dir_fd)
     except OSError:
         return
+
+
+def add_name(name: str, candidates: Iterable[str], *, dir_fd: int) -> str:
+    """
+    Give a file in an open folder a further name, the first of ``candidates`` that is free, and return that one.
+
+    Where the file system has no hard links it is the name of a private copy, synced. Nothing is replaced, and the old
+    name stays. Raises OSError.
+    """
+    fs = active()
+    for kept in candidates:
+        try:
+            fs.link(name, kept, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            if error.errno not in NO_HARD_LINKS:
+                raise
+            try:
+                _copy_beside(name, kept, dir_fd)
+            except FileExistsError:
+                continue
+        return kept
+    raise FileExistsError(errno.EEXIST, "no name is free", name)
+
+
+def _copy_beside(name: str, copy: str, dir_fd: int) -> None:
+    fs = active()
+    source = open_regular(name, dir_fd=dir_fd)
+    try:
+        target = create_file(copy, dir_fd=dir_fd)
+        try:
+            copy_bytes(source, target)
+            fs.fsync(target)
+        except BaseException:
+            unlink_if_there(copy, dir_fd)
+            raise
+        finally:
+            fs.close(target)
+    finally:
+        fs.close(source)
 
 
 def exists(name: Path, *, dir_fd: int | None = None) -> bool:

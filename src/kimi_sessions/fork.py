@@ -356,7 +356,7 @@ def _new_folder(sessions_fd: int, new_id: str, path: str) -> Iterator[int]:
     """Give a descriptor of a folder to fill; it gets its name when the block is left well, else it is removed."""
     fs = _fs.active()
     for name in (new_id, new_id + layout.FLAT_SUFFIX):
-        if _is_there(name, sessions_fd):
+        if _fs.exists(name, dir_fd=sessions_fd):
             raise SessionExistsError(session_id=new_id, path=path)
     unfinished = f"{layout.CREATING_PREFIX}{secrets.token_hex(8)}"
     try:
@@ -369,7 +369,7 @@ def _new_folder(sessions_fd: int, new_id: str, path: str) -> Iterator[int]:
         try:
             fs.rename(unfinished, new_id, src_dir_fd=sessions_fd, dst_dir_fd=sessions_fd)
         except OSError as error:
-            if _is_there(new_id, sessions_fd):
+            if _fs.exists(new_id, dir_fd=sessions_fd):
                 raise SessionExistsError(session_id=new_id, path=path) from error
             raise
         try:
@@ -381,14 +381,6 @@ def _new_folder(sessions_fd: int, new_id: str, path: str) -> Iterator[int]:
     except BaseException:
         _fs.remove_tree(unfinished, dir_fd=sessions_fd)
         raise
-
-
-def _is_there(name: str, dir_fd: int) -> bool:
-    try:
-        _fs.active().stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _fill(fd: int, source_fd: int, plan: _Plan, *, turn_index: int | None) -> list[Finding]:
