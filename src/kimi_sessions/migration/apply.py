@@ -78,7 +78,13 @@ def apply_plan(
         for batch in plan.batches:
             if batch.target is not None:
                 _apply_batch(
-                    batch, Target(batch.layout, batch.target), reports, run, move=move, make_dirs=make_dirs
+                    plan,
+                    batch,
+                    Target(batch.layout, batch.target),
+                    reports,
+                    run,
+                    move=move,
+                    make_dirs=make_dirs,
                 )
     except BaseException:
         # Also of a run that somebody stops there is to be an account.
@@ -88,7 +94,14 @@ def apply_plan(
 
 
 def _apply_batch(
-    batch: Batch, target: Target, reports: dict[str, list[Batch]], run: _Run, *, move: bool, make_dirs: bool
+    plan: Plan,
+    batch: Batch,
+    target: Target,
+    reports: dict[str, list[Batch]],
+    run: _Run,
+    *,
+    move: bool,
+    make_dirs: bool,
 ) -> None:
     try:
         if make_dirs and isinstance(batch.layout, ProjectLayout):
@@ -98,6 +111,8 @@ def _apply_batch(
             _carry_batch(batch, target, sessions_fd, run)
             if move:
                 _move_batch(batch, target)
+            # Before anyone else may look: a run that finds no report takes this one for stopped, and its work over.
+            _write_reports(plan, reports, run)
     except SessionBusyError:
         raise
     except (OSError, SessionsError) as error:
