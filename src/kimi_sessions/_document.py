@@ -17,15 +17,18 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from . import _fs, layout
-from ._lines import decode_value
+from ._lines import BOM, decode_value
 from .errors import WriteError
 
 __all__ = [
     "Change",
     "Document",
+    "bad_bytes",
     "dump_document",
     "move_aside",
+    "parse_document",
     "read_document",
+    "salvage",
     "set_aside",
     "update_document",
 ]
@@ -33,6 +36,9 @@ __all__ = [
 #: A document is small; a larger file of this name is something else, and reading it whole could take the memory.
 _LIMIT_BYTES = 16 << 20
 _RETRIES = 20
+_DECODER = json.JSONDecoder(strict=False)
+#: What may stand before a document.
+_BEFORE = "\ufeff \t\r\n\0"
 
 
 @dataclass(slots=True)
@@ -84,8 +90,8 @@ def read_document(name: str, *, dir_fd: int | None = None) -> Document:
 def parse_document(data: bytes) -> Document:
     """Parse the bytes of a document by the policy of this room."""
     body = data.strip(b" \t\r\n\x00")
-    if body.startswith(b"\xef\xbb\xbf"):
-        body = body[3:].lstrip()
+    if body.startswith(BOM):
+        body = body[len(BOM) :].lstrip()
     if not body:
         return Document(None, "empty" if not data.strip(b"\0") else "blank", whole=not data)
     try:
@@ -101,7 +107,7 @@ def _parse_prefix(body: bytes) -> Document:
     """Old bytes may follow a shorter document that was written over a longer one: the first object still counts."""
     text = body.decode("utf-8", "replace")
     try:
-        value, end = json.JSONDecoder(strict=False).raw_decode(text)
+        value, end = _DECODER.raw_decode(text)
     except RecursionError:
         return Document(None, "nested too deeply", whole=False)
     except ValueError as error:
@@ -109,6 +115,55 @@ def _parse_prefix(body: bytes) -> Document:
     if not isinstance(value, dict):
         return Document(None, "not a JSON object", whole=False)
     return Document(value, f"{len(text) - end} characters of junk after the document", whole=False)
+
+
+def bad_bytes(data: bytes) -> tuple[int, int]:
+    """Return where a document stops being one: offset and length of the bytes that are no part of a JSON object."""
+    text = data.decode("utf-8", "surrogateescape")
+    start = len(text) - len(text.lstrip(_BEFORE))
+    try:
+        _, end = _DECODER.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        end = error.pos
+    except (ValueError, RecursionError):
+        end = start  # a number too long to read, or nested too deeply: where is not told
+    offset = len(text[:end].encode("utf-8", "surrogateescape"))
+    return (offset, len(data) - offset) if offset < len(data) else (0, len(data))
+
+
+def salvage(data: bytes) -> dict[str, Any]:
+    """
+    Return the whole fields at the beginning of a JSON object that was cut short or goes wrong further on.
+
+    A value counts if what follows it is a comma or the object's end: a number that was cut is a number too.
+    """
+    text = data.decode("utf-8", "replace").lstrip(_BEFORE)
+    found: dict[str, Any] = {}
+    if not text.startswith("{"):
+        return found
+    at = 1
+    try:
+        while True:
+            key, at = _DECODER.raw_decode(text, _past_space(text, at))
+            at = _past_space(text, at)
+            if not isinstance(key, str) or text[at] != ":":
+                return found
+            value, at = _DECODER.raw_decode(text, _past_space(text, at + 1))
+            at = _past_space(text, at)
+            if text[at] not in ",}":
+                return found
+            found[key] = value
+            if text[at] == "}":
+                return found
+            at += 1
+    except (ValueError, IndexError, RecursionError):
+        return found
+
+
+def _past_space(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
 
 
 def dump_document(value: dict[str, Any]) -> bytes:

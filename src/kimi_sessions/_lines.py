@@ -31,6 +31,8 @@ import orjson
 from . import _fs
 
 __all__ = [
+    "BOM",
+    "PADDING",
     "Accept",
     "Damage",
     "Decoded",
@@ -43,6 +45,9 @@ __all__ = [
     "iter_lines_backwards",
 ]
 
+BOM = b"\xef\xbb\xbf"
+#: What may stand around a record and is no part of it.
+PADDING = b" \t\r\n\x00\x0b\x0c"
 #: Tells whether a decoded object is a record of the log being read: None if it is, else the reason it is not.
 Accept = Callable[[dict[str, Any]], "str | None"]
 
@@ -50,8 +55,6 @@ Accept = Callable[[dict[str, Any]], "str | None"]
 _DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
 _LONG_DIGITS = b"0" * 19
 _OBJECT_START = re.compile(r'\{\s*"')
-_BOM = b"\xef\xbb\xbf"
-_PADDING = b" \t\r\n\x00\x0b\x0c"
 _LENIENT = json.JSONDecoder(strict=False)
 #: What pairing braces looks at: a whole string, else one of the signs. Possessive, so that no text makes it try twice.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"\\]', re.DOTALL)
@@ -120,10 +123,10 @@ def _decode_lenient(raw: bytes) -> Any:
 
 def decode_line(raw: bytes, accept: Accept) -> Decoded:
     """Decode one line (without its newline) into records and damage. A blank line gives neither."""
-    body = raw.strip(_PADDING)
-    start = len(raw) - len(raw.lstrip(_PADDING))
-    while body.startswith(_BOM):
-        rest = body[3:].lstrip(_PADDING)
+    body = raw.strip(PADDING)
+    start = len(raw) - len(raw.lstrip(PADDING))
+    while body.startswith(BOM):
+        rest = body[3:].lstrip(PADDING)
         start += len(body) - len(rest)
         body = rest
     if not body:
@@ -194,7 +197,7 @@ def _recover(start: int, body: bytes, accept: Accept) -> Decoded:
         last = bytes_before(end)
         piece = body[first:last]
         gap = body[kept_to:first]
-        if gap.strip(_PADDING):
+        if gap.strip(PADDING):
             damage.append(Damage(start + kept_to, len(gap), "a torn record before a whole one"))
         else:
             damage += _nuls(start + kept_to, gap)
@@ -203,7 +206,7 @@ def _recover(start: int, body: bytes, accept: Accept) -> Decoded:
         kept_to = last
         at = end
     rest = body[kept_to:]
-    if rest.strip(_PADDING):
+    if rest.strip(PADDING):
         damage.append(Damage(start + kept_to, len(rest), _reason(rest, after_record=bool(records))))
     return Decoded(records, damage)
 
@@ -333,7 +336,7 @@ def _place(rising: array[int], wanted: int) -> int | None:
 def _reason(rest: bytes, *, after_record: bool) -> str:
     if after_record:
         return "a torn record after a whole one"
-    if rest.lstrip(_PADDING)[:1] in (b"{", b"["):
+    if rest.lstrip(PADDING)[:1] in (b"{", b"["):
         return "a torn record"
     return "not JSON"
 

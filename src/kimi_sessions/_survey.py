@@ -9,7 +9,6 @@ disagree. What the store around the session knows (its seal, flat files of old c
 from __future__ import annotations
 
 import enum
-import json
 import math
 import os
 import stat as stat_module
@@ -19,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from . import _fs, layout
-from ._document import read_document
-from ._lines import Accept, Damage, Span, decode_line, decode_value, iter_blocks
+from ._document import bad_bytes, read_document
+from ._lines import BOM, PADDING, Accept, Damage, Span, decode_line, decode_value, iter_blocks
 from ._text import clean
 from .context.history import UnmatchedCall, refuse_control, refuse_message, unmatched_tool_calls
 from .context.history import refuse as refuse_context
@@ -43,8 +42,6 @@ __all__ = [
     "survey_folder",
 ]
 
-_BOM = b"\xef\xbb\xbf"
-_PADDING = b" \t\r\n\x00\x0b\x0c"
 #: The real client writes a document in milliseconds; a temp file older than this has lost its writer.
 _TEMP_AGE_S = 60.0
 #: Nothing a client makes goes deeper than three; each level of the walk keeps a descriptor open.
@@ -143,7 +140,7 @@ class LogLine(NamedTuple):
     @property
     def starts_with_mark(self) -> bool:
         """True if a byte order mark stands before the record."""
-        return self.raw.lstrip(_PADDING).startswith(_BOM)
+        return self.raw.lstrip(PADDING).startswith(BOM)
 
 
 def log_lines(fd: int, end: int | None, accept: Accept) -> Iterator[LogLine]:
@@ -162,7 +159,7 @@ def line_findings(line: LogLine, file: str) -> Iterator[Finding]:
     """Yield what is wrong with a line, whatever its log is about."""
     ends_torn = False
     for damage in line.damage:
-        last = line.raw[damage.offset + damage.length :].strip(_PADDING) == b""
+        last = line.raw[damage.offset + damage.length :].strip(PADDING) == b""
         if "NUL bytes" in damage.reason:
             kind = "nul-bytes"
         elif last and not line.terminated:
@@ -181,7 +178,7 @@ def line_findings(line: LogLine, file: str) -> Iterator[Finding]:
         )
     if line.records and line.starts_with_mark:
         yield Finding(
-            "stray-bom", file, "a byte order mark before a record", line.number, line.offset, len(_BOM)
+            "stray-bom", file, "a byte order mark before a record", line.number, line.offset, len(BOM)
         )
     if line.records and not line.terminated and not ends_torn:
         last_record = line.records[-1]
@@ -367,7 +364,7 @@ class _Surveyor:
     # --- the tree ------------------------------------------------------------------------------------------------
 
     def run(self, fd: int) -> Survey:
-        self._mode(_fs.active().fstat(fd).st_mode, (), 0o700)
+        self._mode(_fs.active().fstat(fd).st_mode, (), _fs.FOLDER_MODE)
         self._visit(fd, ())
         top = self._seen
         wire_or_rotated = layout.WIRE in top or any(layout.rotated_number(name) is not None for name in top)
@@ -412,7 +409,7 @@ class _Surveyor:
             if kind is not _Kind.FOLDER and kind not in _TAKEN_AS_FOUND:
                 self._irregular(parts, "a folder", kind)
                 return
-            self._mode(found.st_mode, parts, 0o700)
+            self._mode(found.st_mode, parts, _fs.FOLDER_MODE)
             if len(parts) >= _DEEPEST:
                 self.note("too-deep", _shown(parts), "nested too deeply; not looked into", parts)
                 return
@@ -432,7 +429,7 @@ class _Surveyor:
         if kind is _Kind.FOLDER:
             self._irregular(parts, "a file", kind)
             return
-        self._mode(found.st_mode, parts, 0o600)
+        self._mode(found.st_mode, parts, _fs.FILE_MODE)
         try:
             self._read(fd, parts, kind, found)
         except OSError as error:
@@ -507,7 +504,7 @@ class _Surveyor:
             )
             return None
         data = _fs.read_small(parts[-1], dir_fd=fd)
-        offset, length = _bad_bytes(data)
+        offset, length = bad_bytes(data)
         self.find(Finding(kind, _shown(parts), document.problem, offset=offset, length=length), parts, remedy)
         return None
 
@@ -661,20 +658,6 @@ def _header_version(value: dict[str, Any]) -> tuple[int, ...] | None:
         return tuple(int(part) for part in value["protocol_version"].split("."))
     except ValueError:
         return (0,)
-
-
-def _bad_bytes(data: bytes) -> tuple[int, int]:
-    """Say where a document stops being one: offset and length of the bytes that are no part of a JSON object."""
-    text = data.decode("utf-8", "surrogateescape")
-    start = len(text) - len(text.lstrip("\ufeff \t\r\n\0"))
-    try:
-        _, end = json.JSONDecoder(strict=False).raw_decode(text, start)
-    except json.JSONDecodeError as error:
-        end = error.pos
-    except (ValueError, RecursionError):
-        end = start  # a number too long to read, or nested too deeply: where is not told
-    offset = len(text[:end].encode("utf-8", "surrogateescape"))
-    return (offset, len(data) - offset) if offset < len(data) else (0, len(data))
 
 
 def bad_state_fields(document: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,6 @@ A ``.torn`` file has two lines per piece: a JSON object that says where it came 
 
 from __future__ import annotations
 
-import json
 import stat as stat_module
 import time
 from collections.abc import Iterator
@@ -39,8 +38,9 @@ from typing import Any
 from . import _fs
 from . import layout as _layout
 from ._append_log import AppendLog, open_for_reading
-from ._document import Document, set_aside, update_document
+from ._document import Document, salvage, set_aside, update_document
 from ._folder import SessionFolder
+from ._lines import BOM, PADDING
 from ._store import WorkDirStore
 from ._survey import (
     ContextReading,
@@ -357,7 +357,7 @@ class _Worker:
         return kept if kept is not None else (new[0] if new else None)
 
     def _readable_part(self, name: str, document: Document, data: bytes, fd: int) -> dict[str, Any]:
-        value = document.value if document.value is not None else _salvage(data)
+        value = document.value if document.value is not None else salvage(data)
         if name == _layout.STATE:
             from .state import dump_state, parse_state
 
@@ -529,42 +529,6 @@ def _bad_fields(name: str, value: dict[str, Any]) -> list[str]:
     return bad_state_fields(value) if name == _layout.STATE else bad_extra_fields(value)
 
 
-def _salvage(data: bytes) -> dict[str, Any]:
-    """
-    Return the whole fields at the beginning of a JSON object that was cut short or goes wrong further on.
-
-    A value counts if what follows it is a comma or the object's end: a number that was cut is a number too.
-    """
-    text = data.decode("utf-8", "replace").lstrip("\ufeff \t\r\n\0")
-    decoder = json.JSONDecoder(strict=False)
-    found: dict[str, Any] = {}
-    if not text.startswith("{"):
-        return found
-    at = 1
-    try:
-        while True:
-            key, at = decoder.raw_decode(text, _past_space(text, at))
-            at = _past_space(text, at)
-            if not isinstance(key, str) or text[at] != ":":
-                return found
-            value, at = decoder.raw_decode(text, _past_space(text, at + 1))
-            at = _past_space(text, at)
-            if text[at] not in ",}":
-                return found
-            found[key] = value
-            if text[at] == "}":
-                return found
-            at += 1
-    except (ValueError, IndexError, RecursionError):
-        return found
-
-
-def _past_space(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
-
-
 # --- rewriting a log ---------------------------------------------------------------------------------------------
 
 
@@ -681,7 +645,7 @@ def _kept_of(line: LogLine, pieces: _Pieces, edits: _Edits) -> list[bytes]:
 def _keep_gap(line: LogLine, start: int, stop: int, reasons: dict[int, str], pieces: _Pieces) -> None:
     """Move what lies between records aside, unless it is nothing but space, NUL and byte order marks."""
     gap = line.raw[start:stop]
-    if gap.replace(b"\xef\xbb\xbf", b"").strip(b" \t\r\n\x00\x0b\x0c"):
+    if gap.replace(BOM, b"").strip(PADDING):
         reason = next((reason for at, reason in reasons.items() if start <= at < stop), "no whole record")
         pieces.add(line.number, line.offset + start, gap, reason)
 

@@ -29,13 +29,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import orjson
-
 from kimi_sessions import _fs, ids, layout
 from kimi_sessions._document import parse_document
+from kimi_sessions._lines import decode_value
 from kimi_sessions._text import clean, title_from, user_text
 from kimi_sessions.errors import DamagedError, InvalidIdError, SourceNotFoundError
-from kimi_sessions.wire.records import WireFileMetadata
+from kimi_sessions.wire.records import WireFileMetadata, dump_json
 
 from .sources import Left, SourceFile, SourceFolder, SourceSession, SourceWorkDir
 
@@ -279,7 +278,7 @@ def _row_messages(row: dict[str, Any], session: SourceSession, fallback: float) 
     metadata = row.get("metadata")
     if isinstance(metadata, str) and metadata.strip():
         try:
-            parsed = json.loads(metadata)
+            parsed = decode_value(metadata.encode("utf-8", "surrogatepass"))
         except ValueError:
             parsed = metadata
         if isinstance(parsed, dict):
@@ -390,11 +389,7 @@ def _context_log(messages: list[_Message]) -> bytes:
 
 
 def _line(value: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(value) + b"\n"
-    except TypeError:
-        # Integers beyond 64 bits and lone surrogates, which the fast encoder refuses.
-        return json.dumps(value).encode("ascii") + b"\n"
+    return dump_json(value) + b"\n"
 
 
 def _wire_log(messages: list[_Message], ended: float, usage: dict[str, Any] | None) -> bytes:

@@ -8,14 +8,15 @@ its reason, and left untouched. A rollback can be repeated; what is gone already
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kimi_sessions import _fs, layout, metadata
+from kimi_sessions._document import read_document
 from kimi_sessions._folder import SessionFolder
+from kimi_sessions._lines import decode_value
 from kimi_sessions.errors import (
     DamagedError,
     NotFoundError,
@@ -83,7 +84,7 @@ def _same(first: str, second: str) -> bool:
 
 def _load(path: str) -> dict[str, Any]:
     try:
-        value = json.loads(_fs.read_small(path, limit=1 << 30))
+        value = decode_value(_fs.read_small(path, limit=1 << 30))
     except FileNotFoundError as error:
         raise SourceNotFoundError(path=path, reason="there is no such report") from error
     except (ValueError, OSError) as error:
@@ -131,7 +132,7 @@ def _each(added: list[dict[str, Any]], target: Target, result: Rollback, *, dry_
             if not refusal and not dry_run:
                 _take_away(session, session_id, target)
         except (SessionsError, OSError) as error:
-            refusal = str(error) if isinstance(error, SessionsError) else f"{error.strerror}"
+            refusal = str(error) if isinstance(error, SessionsError) else error.strerror or str(error)
         if refusal:
             result.refused.append((session_id, refusal))
         else:
@@ -174,8 +175,6 @@ def _why_not(session: dict[str, Any], path: str) -> str:
 
 
 def _has_own_marks(fd: int) -> bool:
-    from kimi_sessions._document import read_document
-
     value = read_document(layout.SESSION, dir_fd=fd).value or {}
     return bool(set(value) - {"version", "created_at", "origin"})
 
