@@ -45,15 +45,14 @@ from kimi_sessions.wire.turns import (
 )
 
 from .history import (
-    CHECKPOINT_ROLE,
     COMPACTION_START,
-    SYSTEM_PROMPT_ROLE,
     context_records,
     first_text,
     is_checkpoint_marker,
     is_injected_user_message,
     refuse_message,
 )
+from .roles import CHECKPOINT_ROLE, SYSTEM_PROMPT_ROLE
 
 __all__ = [
     "ContextOutline",
@@ -204,7 +203,7 @@ class _WireReader:
                 self._hear(record.type, said, record.timestamp, offset + start, offset + stop)
             elif _TORN_BEGIN.search(record) or not self.fold.is_open:
                 self.outline.torn.append(offset + start)
-                self._mark(Mark(2 * len(self.fold) - 1, None, is_turn=True))
+                self._mark(Mark(2 * len(self.fold.turns) - 1, None, is_turn=True))
 
     def _hear(self, kind: str, said: object, timestamp: float, start: int, stop: int) -> None:
         """Take one record: its type, the user's words in it if there are any, its time and its place."""
@@ -216,7 +215,7 @@ class _WireReader:
             self.asks_for_steps = False
         elif kind == TURN_BEGIN:
             text = said if isinstance(said, str) else user_text(said)
-            position = 2 * len(fold)
+            position = 2 * len(fold.turns)
             fold.begin(text, timestamp, start)
             apart = bool(outline.marks) and outline.marks[-1].is_init
             self._mark(Mark(position, text, is_turn=True, apart=apart))
@@ -224,11 +223,11 @@ class _WireReader:
                 outline.rotations.append(position)
         elif kind == TURN_END:
             if fold.end(timestamp, stop) is not None:
-                outline.ends.append((len(fold) - 1, stop))
+                outline.ends.append((len(fold.turns) - 1, stop))
         elif kind == "SteerInput":
-            self._mark(Mark(2 * max(len(fold) - 1, 0), user_text(said), is_turn=False, ran=True))
+            self._mark(Mark(2 * max(len(fold.turns) - 1, 0), user_text(said), is_turn=False, ran=True))
         elif kind == "CompactionEnd":
-            outline.rotations.append(2 * max(len(fold) - 1, 0))
+            outline.rotations.append(2 * max(len(fold.turns) - 1, 0))
 
     def _mark(self, mark: Mark) -> None:
         self.outline.marks.append(mark)

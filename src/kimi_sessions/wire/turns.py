@@ -14,10 +14,10 @@ record would give. (A type name spelled with JSON escapes would be missed; nothi
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,8 +47,7 @@ _NAMES = re.compile(rb"Turn(?:Begin|End)")
 _SCAN_BYTES = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """
     One turn of a session.
 
@@ -91,20 +90,20 @@ def records_in_line(line: bytes) -> tuple[list[PlacedRecord], list[Damage]]:
     return found, decoded.damage
 
 
-class Prompt(msgspec.Struct):
+class Prompt(msgspec.Struct, gc=False):
     """The one field of a TurnBegin or SteerInput that counts here; of any type, as it comes."""
 
     user_input: Any = None
 
 
-class TurnMessage(msgspec.Struct):
+class TurnMessage(msgspec.Struct, gc=False):
     """The message of a record, of whose payload only a prompt is decoded."""
 
     type: str
     payload: Prompt
 
 
-class TurnRecord(msgspec.Struct):
+class TurnRecord(msgspec.Struct, gc=False):
     """A record as far as it tells about turns."""
 
     timestamp: float
@@ -129,42 +128,32 @@ class TurnFold:
     ``known`` are turns of an earlier fold to go on from; one that nothing touches comes out as the same object.
     """
 
-    __slots__ = ("_open", "_rows")
+    __slots__ = ("_open", "turns")
 
     def __init__(self, known: Sequence[Turn] = ()) -> None:
-        # A turn, or the values that one is made of when they are asked for.
-        self._rows: list[Turn | tuple[str, float | None, float | None, int, int | None]] = list(known)
+        #: The turns so far, in order.
+        self.turns: list[Turn] = list(known)
         self._open = [turn.index for turn in known if turn.end_offset is None]
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     @property
     def is_open(self) -> bool:
         """True while a turn has begun and not ended."""
         return bool(self._open)
 
-    @property
-    def turns(self) -> list[Turn]:
-        """The turns so far, in order: a list of the caller's own."""
-        turns = [row if isinstance(row, Turn) else Turn(index, *row) for index, row in enumerate(self._rows)]
-        self._rows[:] = turns
-        return turns
-
     def begin(self, text: str, timestamp: float, offset: int) -> None:
         """A turn begins: its prompt, its time, and the first byte of its record."""
-        self._open.append(len(self._rows))
-        self._rows.append((text, _seconds(timestamp), None, offset, None))
+        index = len(self.turns)
+        self._open.append(index)
+        self.turns.append(Turn(index, text, timestamp if isfinite(timestamp) else None, None, offset))
 
     def end(self, timestamp: float, end_offset: int) -> int | None:
         """The innermost open turn ends before ``end_offset``. Returns which it was, None if none was open."""
         if not self._open:
             return None
         index = self._open.pop()
-        row = self._rows[index]
-        if isinstance(row, Turn):
-            row = (row.user_text, row.started_at, None, row.offset, None)
-        self._rows[index] = (row[0], row[1], _seconds(timestamp), row[3], end_offset)
+        turn = self.turns[index]
+        ended_at = timestamp if isfinite(timestamp) else None
+        self.turns[index] = Turn(index, turn.user_text, turn.started_at, ended_at, turn.offset, end_offset)
         return index
 
     def feed(self, record: WireMessageRecord, offset: int, end_offset: int) -> int | None:
@@ -172,7 +161,7 @@ class TurnFold:
         if record.type == TURN_BEGIN:
             text = user_text(record.message.payload.get("user_input"))
             self.begin(text, record.timestamp, offset)
-            return len(self._rows) - 1
+            return len(self.turns) - 1
         if record.type == TURN_END:
             return self.end(record.timestamp, end_offset)
         return None
@@ -187,10 +176,6 @@ class TurnFold:
             self.begin(user_text(plain.message.payload.user_input), plain.timestamp, offset)
         elif plain.message.type == TURN_END:
             self.end(plain.timestamp, offset + len(line))
-
-
-def _seconds(timestamp: float) -> float | None:
-    return timestamp if math.isfinite(timestamp) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +201,7 @@ def scan_turns(fd: int, end: int | None = None, *, after: TurnScan | None = None
     fold = TurnFold(() if after is None else after.settled)
     offset = 0 if after is None else after.offset
     settled: tuple[Turn, ...] | None = None
+    begin, close = fold.begin, fold.end
     for start, data, stop in iter_runs(fd, offset, end):
         if stop < len(data):
             offset = start + stop + 1
@@ -230,7 +216,19 @@ def scan_turns(fd: int, end: int | None = None, *, after: TurnScan | None = None
             done = data.find(b"\n", at)
             if done < 0:
                 done = stop
-            fold.feed_line(data[first:done], start + first)
+            line = data[first:done]
+            try:
+                plain = _decode_turn(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                fold.feed_line(line, start + first)
+                continue
+            # What ``feed_line`` does with a plain record, without the calls: most of the time goes here.
+            message = plain.message
+            kind = message.type
+            if kind == TURN_BEGIN:
+                begin(user_text(message.payload.user_input), plain.timestamp, start + first)
+            elif kind == TURN_END:
+                close(plain.timestamp, start + done)
     turns = tuple(fold.turns)
     return TurnScan(turns, offset, turns if settled is None else settled)
 
