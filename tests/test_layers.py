@@ -26,7 +26,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     # 1a: bytes, from the disk and in lines
     ("_fs", "_lines"),
     # 1b: shapes; nothing of files
-    ("wire.messages", "wire.records", "context.records", "context.unread", "_state_merge"),
+    ("wire.messages", "wire.records", "context.roles", "context.records", "context.unread", "_state_merge"),
     # 1c: files; nothing of sessions
     ("_locking", "_append_log", "_appender", "_document"),
     # 2a: folds, records in and values out

@@ -23,6 +23,7 @@ from ._lines import BOM, PADDING, Accept, Damage, Span, decode_line, decode_valu
 from ._text import clean
 from .context.history import UnmatchedCall, refuse_control, refuse_message, unmatched_tool_calls
 from .context.history import refuse as refuse_context
+from .context.roles import MESSAGE_ROLES, USAGE_ROLE
 from .findings import Finding
 from .wire.records import is_header
 from .wire.records import refuse as refuse_wire
@@ -234,13 +235,13 @@ class ContextReading:
                 self.bad.append((place, refusal))
                 return
             self.records += 1
-            if self._open is not None and role == "_usage":
+            if self._open is not None and role == USAGE_ROLE:
                 # A usage stands between a message and the results of its calls.
                 self._results_end[self._open] = place.end_offset
             else:
                 self._open = None
             return
-        if refuse_message({"role": role}) is not None:
+        if role not in MESSAGE_ROLES:
             self.unknown.append((place, role))
             return
         refusal = refuse_message(record)

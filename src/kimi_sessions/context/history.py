@@ -22,6 +22,8 @@ from kimi_sessions._lines import Damage, Span, decode_line, iter_lines, iter_lin
 from kimi_sessions._text import user_text
 from kimi_sessions.findings import Finding
 
+from .roles import CHECKPOINT_ROLE, MESSAGE_ROLES, SYSTEM_PROMPT_ROLE, USAGE_ROLE
+
 __all__ = [
     "Entry",
     "HistoryFold",
@@ -36,11 +38,7 @@ __all__ = [
     "unmatched_tool_calls",
 ]
 
-SYSTEM_PROMPT_ROLE = "_system_prompt"
-CHECKPOINT_ROLE = "_checkpoint"
-USAGE_ROLE = "_usage"
-_MESSAGE_ROLES = frozenset({"system", "user", "assistant", "tool"})
-
+_CHECKPOINT = CHECKPOINT_ROLE.encode()
 _MARKER = re.compile(r"<system>CHECKPOINT \d+</system>")
 #: What a user message begins with that the client wrote and not the user. ``<system>`` covers checkpoint
 #: markers, compaction summaries, imports, and the messages of /init and /add-dir.
@@ -66,7 +64,7 @@ def refuse(value: dict[str, Any]) -> str | None:
 def refuse_message(record: dict[str, Any]) -> str | None:
     """Tell why a record can't be a message; None if it is one that the typed model takes. Control records aren't."""
     role = record.get("role")
-    if role not in _MESSAGE_ROLES:
+    if role not in MESSAGE_ROLES:
         return f"a message of the unknown role {str(role)[:40]!r}"
     content = record.get("content")
     if isinstance(content, list):
@@ -252,7 +250,7 @@ def newest_messages(fd: int, end: int, limit: int | None = None) -> list[Entry]:
     if limit is not None and limit <= 0:
         return found
     for offset, line in iter_lines_backwards(fd, end):
-        for span in reversed(_spans(line)):
+        for span in reversed(context_records(line)[0]):
             record = span.value
             if record["role"].startswith("_") or refuse_message(record) is not None:
                 continue
@@ -276,9 +274,9 @@ def find_checkpoint_offset(fd: int, checkpoint_id: int, end: int) -> int | None:
     of another record. Raises OSError.
     """
     for offset, line in iter_lines_backwards(fd, end):
-        if b"_checkpoint" not in line:
+        if _CHECKPOINT not in line:
             continue
-        for span in reversed(_spans(line)):
+        for span in reversed(context_records(line)[0]):
             record = span.value
             if record["role"] != CHECKPOINT_ROLE or refuse_control(record) is not None:
                 continue
@@ -286,10 +284,6 @@ def find_checkpoint_offset(fd: int, checkpoint_id: int, end: int) -> int | None:
                 place: int = offset + span.offset
                 return place
     return None
-
-
-def _spans(line: bytes) -> list[Span]:
-    return decode_line(line, refuse).records if line else []
 
 
 def context_records(line: bytes) -> tuple[list[Span], list[Damage]]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationError, model_serializer
 
@@ -33,11 +33,9 @@ from kimi_sessions.wire.messages import (
     parse_json,
 )
 
+from .roles import CHECKPOINT_ROLE, SYSTEM_PROMPT_ROLE, USAGE_ROLE
+
 __all__ = [
-    "CHECKPOINT_ROLE",
-    "MESSAGE_ROLES",
-    "SYSTEM_PROMPT_ROLE",
-    "USAGE_ROLE",
     "Message",
     "Role",
     "dump_checkpoint",
@@ -49,13 +47,6 @@ __all__ = [
 ]
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-
-#: The roles of messages. A role with a leading ``_`` is a control record's, and not for the model.
-MESSAGE_ROLES: Final = ("system", "user", "assistant", "tool")
-
-SYSTEM_PROMPT_ROLE: Final = "_system_prompt"
-CHECKPOINT_ROLE: Final = "_checkpoint"
-USAGE_ROLE: Final = "_usage"
 
 
 def _as_text_part(text: str) -> list[ContentPart]:

@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from pydantic import BaseModel
 
-from .records import CHECKPOINT_ROLE, SYSTEM_PROMPT_ROLE, USAGE_ROLE, Message, parse_message_record
+from .records import Message, parse_message_record
+from .roles import CHECKPOINT_ROLE, SYSTEM_PROMPT_ROLE, USAGE_ROLE
 
 __all__ = ["is_plain_control", "unread_message"]
 

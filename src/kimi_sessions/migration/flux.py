@@ -33,6 +33,7 @@ from kimi_sessions import _fs, ids, layout
 from kimi_sessions._document import parse_document
 from kimi_sessions._lines import decode_value
 from kimi_sessions._text import clean, title_from, user_text
+from kimi_sessions.context.roles import MESSAGE_ROLES, SYSTEM_PROMPT_ROLE
 from kimi_sessions.errors import DamagedError, InvalidIdError, SourceNotFoundError
 from kimi_sessions.wire.records import WireFileMetadata, dump_json
 
@@ -41,7 +42,6 @@ from .sources import Left, SourceFile, SourceFolder, SourceSession, SourceWorkDi
 __all__ = ["read_flux"]
 
 _MAGIC = b"SQLite format 3\0"
-_ROLES = frozenset({"system", "user", "assistant", "tool"})
 _COLUMNS = frozenset({"session_id", "role", "content"})
 #: Epoch times above this are in milliseconds.
 _MILLISECONDS = 1e11
@@ -312,7 +312,7 @@ def _records(messages: list[Any], session: SourceSession, *, first: int = 0) -> 
     """Yield messages as they will stand in a context; those that can't are named, by their number."""
     for number, message in enumerate(messages, first):
         role = message.get("role") if isinstance(message, dict) else None
-        if role not in _ROLES:
+        if role not in MESSAGE_ROLES:
             reason = (
                 f"its role is {clean(str(role))!r}" if isinstance(message, dict) else "it is not an object"
             )
@@ -383,7 +383,7 @@ def _context_log(messages: list[_Message]) -> bytes:
     for number, message in enumerate(messages):
         record = message.record
         if number == 0 and record["role"] == "system" and isinstance(record["content"], str):
-            record = {**record, "role": "_system_prompt"}
+            record = {**record, "role": SYSTEM_PROMPT_ROLE}
         lines.append(_line(record))
     return b"".join(lines)
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kimi_sessions.context.records import (
-    MESSAGE_ROLES,
     Message,
     Role,
     dump_checkpoint,
@@ -23,6 +22,7 @@ from kimi_sessions.context.records import (
     parse_message_record,
     to_message_bytes,
 )
+from kimi_sessions.context.roles import MESSAGE_ROLES
 from kimi_sessions.wire.messages import ImageURLPart, TextPart, ThinkPart, ToolCall, UnknownContentPart
 
 CORPUS = Path(__file__).parents[3] / "fixtures" / "corpus"
