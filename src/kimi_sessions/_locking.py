@@ -275,8 +275,10 @@ class HoldLock(_LockFile):
                 fs.ftruncate(self._fd, 0)
                 _fs.write_all(self._fd, text.encode("utf-8", "replace") + b"\n")
             except OSError as error:
-                self._close()
-                raise WriteError.of(error, self.path) from error
+                # A full disk has no room for a name. The lock is what holds, and a delete must be able to make room.
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    self._close()
+                    raise WriteError.of(error, self.path) from error
             self.held = True
 
     def give_back(self) -> None:

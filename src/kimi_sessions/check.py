@@ -224,7 +224,8 @@ _WORKTREE = "in a linked git worktree: 'git worktree remove' and 'git clean -fdx
 
 
 def _is_linked_worktree(store: WorkDirStore) -> bool:
-    return store.layout.sealed and (store.work_dir / ".git").is_file()
+    # Path.is_file raises for a name that is too long.
+    return store.layout.sealed and os.path.isfile(store.work_dir / ".git")  # noqa: PTH113
 
 
 # --- a store -----------------------------------------------------------------------------------------------------

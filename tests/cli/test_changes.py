@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from kimi_sessions import Session, ShareLayout
 
-from .conftest import Make, Run, Shell
+from .conftest import COMMAND, Make, Run, Shell
 
 
 def find(session: Session) -> Session | None:
@@ -75,6 +76,16 @@ def test_the_way_back_from_the_trash_can_be_copied_as_it_stands(
     assert not other.path.exists()
     assert shell(*shlex.split(command)[1:]).code == 0
     assert other.path.exists()
+
+
+def test_nobody_is_asked_where_stdin_was_closed(make: Make, work_dir: Path) -> None:
+    """As services start programs: it is said, and nothing is changed."""
+    session = make("Hello")
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", str(COMMAND), "delete", session.id]
+    done = subprocess.run(command, cwd=work_dir, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--yes" in done.stderr
+    assert session.path.exists()
 
 
 def test_delete_asks_and_without_an_answer_changes_nothing(shell: Shell, make: Make) -> None:

@@ -301,3 +301,10 @@ def test_the_version_in_the_folder_name_is_that_of_the_package() -> None:
     from kimi_sessions.cli._version import installed_version
 
     assert installed_version() == version("kimi-sessions")
+
+
+@pytest.mark.parametrize("command", ["list", "doctor", "continue", "search", "stats"])
+def test_a_work_dir_whose_name_no_file_system_takes_is_one_that_is_not_there(run: Run, command: str) -> None:
+    """Too long a name is no unexpected error."""
+    done = run(command, *(["word"] if command == "search" else []), "-w", "x" * 300)
+    assert done.code in {0, 3, 5}, done

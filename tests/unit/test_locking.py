@@ -274,6 +274,27 @@ def test_a_lock_can_be_used_again_after_a_failure(folder: Path) -> None:
 # --- holds ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_full_disk_can_t_keep_anybody_from_holding(folder: Path) -> None:
+    """The lock holds, though nobody can be named: who wants to make room by a delete needs it."""
+
+    class Full(_fs.OsFileSystem):
+        def __init__(self) -> None:
+            def write(fd: int, data: bytes) -> int:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            self.write = write  # type: ignore[assignment]
+
+    one, two = hold_lock(folder), hold_lock(folder)
+    with _fs.using(Full()):
+        one.take()
+        with pytest.raises(SessionBusyError) as caught:
+            two.take()
+    assert caught.value.holder is None
+    one.give_back()
+    two.take()
+    two.give_back()
+
+
 def test_a_second_hold_is_refused_at_once_and_names_the_first(folder: Path) -> None:
     """Process, host, program and since when; also within one process, also by the same object."""
     one, two = hold_lock(folder), hold_lock(folder)

@@ -19,7 +19,8 @@ def agree(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not sys.stdin.isatty():
+    # It is None where it was closed.
+    if sys.stdin is None or not sys.stdin.isatty():
         raise Failed("nobody can be asked here (stdin is no terminal); --yes does it without asking", USAGE)
     sys.stderr.write(f"{clean(question)} [y/N] ")
     sys.stderr.flush()

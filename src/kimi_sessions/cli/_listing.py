@@ -9,6 +9,7 @@ are dates. Whole values are in ``--json``.
 from __future__ import annotations
 
 import enum
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -171,7 +172,7 @@ def _report(
         if count
     ]
     place = "in any known work dir" if all_dirs else f"for {clean_path(str(where.work_dir))}"
-    if not all_dirs and not where.work_dir.is_dir():
+    if not all_dirs and not os.path.isdir(where.work_dir):  # noqa: PTH112 - Path.is_dir raises for long names
         place += " (there is no such folder)"
     complain(f"no sessions {place}" + (f", but {', '.join(hidden)}" if hidden else ""), kind="note")
     if where.share is None and not all_dirs:
