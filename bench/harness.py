@@ -51,7 +51,8 @@ class Side:
             message = f"{self.name} {case}: longer than {self.timeout_s:.0f} s"
             raise CaseFailedError(message) from None
         if done.returncode != 0:
-            message = f"{self.name} {case}: {(done.stderr.strip() or '?').splitlines()[-1]}"
+            last = (done.stderr.strip() or f"ended with status {done.returncode}").splitlines()[-1]
+            message = f"{self.name} {case}: {last}"
             raise CaseFailedError(message)
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return result

@@ -92,7 +92,7 @@ class Mark:
     @property
     def is_init(self) -> bool:
         """True for the command that runs a turn in a context of its own."""
-        return self.is_turn and (self.text or "").split(maxsplit=1)[:1] == [_INIT]
+        return self.is_turn and self.is_command and (self.text or "").split(maxsplit=1)[:1] == [_INIT]
 
     @property
     def is_command(self) -> bool:
@@ -219,7 +219,7 @@ class _WireReader:
             fold.begin(text, timestamp, start)
             apart = bool(outline.marks) and outline.marks[-1].is_init
             self._mark(Mark(position, text, is_turn=True, apart=apart))
-            if not _CLEARING.isdisjoint(text.split(maxsplit=1)[:1]):
+            if text.lstrip()[:1] == "/" and text.split(maxsplit=1)[0] in _CLEARING:
                 outline.rotations.append(position)
         elif kind == TURN_END:
             if fold.end(timestamp, stop) is not None:
