@@ -1,5 +1,5 @@
 """
-One append-only file: append, read, read backwards, rewrite.
+One append-only file: append, rewrite, open for reading.
 
 A log is whole lines, each ended by ``\\n``. What a line means is not known here. The rules of writing:
 
@@ -28,7 +28,7 @@ from . import _fs
 from ._locking import StepLock
 from .errors import WriteError
 
-__all__ = ["AppendLog", "Durability", "open_for_reading"]
+__all__ = ["AppendLog", "Durability", "join_lines", "open_for_reading"]
 
 Durability: TypeAlias = Literal["os", "disk"]
 
@@ -99,7 +99,7 @@ class AppendLog:
         if not self.lock.try_acquire():
             return False
         try:
-            self._append_locked(data)
+            self.append_locked(data)
         finally:
             self.lock.release()
         return True
@@ -108,15 +108,12 @@ class AppendLog:
         """Like ``try_append``, waiting for the lock. Raises SessionBusyError after LOCK_TIMEOUT_S."""
         self.lock.acquire()
         try:
-            self._append_locked(data)
+            self.append_locked(data)
         finally:
             self.lock.release()
 
     def append_locked(self, data: bytes) -> None:
         """Append whole lines; the caller holds the lock (to work out what to append from what is there)."""
-        self._append_locked(data)
-
-    def _append_locked(self, data: bytes) -> None:
         fs = _fs.active()
         size = self._size_of_current(fs)
         if size == 0:

@@ -79,6 +79,7 @@ def entries_of(entries: list[Any], work_dir: Path, resolved: Path) -> Iterator[d
 
 
 def new_entry(work_dir: Path) -> dict[str, Any]:
+    """Return the entry of a work dir that has none yet, as the client makes one."""
     return {"path": str(work_dir), "kaos": LOCAL_KAOS, "last_session_id": None}
 
 
@@ -95,6 +96,11 @@ def writable_registry(document: _document.Document, layout: ShareLayout) -> tupl
 
 
 def update_kimi_json(share: ShareLayout, change: Change) -> None:
+    """
+    Change the registry under its lock, if anything would change. Durable when it returns.
+
+    Raises WriteError, SessionBusyError, and what ``change`` raises.
+    """
     # A dotfile manager may keep the file elsewhere and a link here: the file is replaced, not the link.
     target = os.path.realpath(share.kimi_json_path)
     if change(_document.read_document(target)) is None:
@@ -112,6 +118,12 @@ def update_kimi_json(share: ShareLayout, change: Change) -> None:
 
 
 def register_in_share(layout: ShareLayout, work_dir: Path, resolved: Path) -> None:
+    """
+    Add a work dir at the end of a share's registry, which is made if missing, unless it is there by either path.
+
+    Durable when it returns. Raises WriteError, also if ``kimi.json`` is damaged; SessionBusyError.
+    """
+
     def change(document: _document.Document) -> dict[str, Any] | None:
         value, entries = writable_registry(document, layout)
         if any(entries_of(entries, work_dir, resolved)):

@@ -135,6 +135,7 @@ def _ensure_ignored(kimi: int) -> None:
 
 
 def with_store_id(document: _document.Document) -> dict[str, Any] | None:
+    """Return a ``work_dir.json`` with a store id of its own; None if it has one."""
     value = document.value or {}
     if store_id_of(value) is not None:
         return None
@@ -237,11 +238,13 @@ def read_store_id(work_dir: Path) -> str | None:
 
 
 def store_id_of(value: dict[str, Any] | None) -> str | None:
+    """Return the store id that a document names, None if it names none that can be one."""
     found = (value or {}).get("store_id")
     return found if isinstance(found, str) and _STORE_ID.fullmatch(found) else None
 
 
 def new_store_id() -> str:
+    """Return a fresh random store id."""
     return secrets.token_hex(16)
 
 
@@ -266,6 +269,7 @@ def _open_kimi(work_dir: Path) -> tuple[int, str]:
 
 @contextmanager
 def kimi_folder(work_dir: Path) -> Iterator[tuple[int, str]]:
+    """Give a descriptor of a project's ``.kimi``, and a path of it without a link. Raises OSError if there is none."""
     fd, path = _open_kimi(work_dir)
     try:
         yield fd, path
@@ -274,6 +278,7 @@ def kimi_folder(work_dir: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_work_dir_file(work_dir: Path) -> _document.Document:
+    """Read ``work_dir.json``. Never raises: what is wrong is the document's problem."""
     try:
         with kimi_folder(work_dir) as (fd, _):
             return _document.read_document(WORK_DIR_FILE, dir_fd=fd)
@@ -299,6 +304,8 @@ def update_work_dir_file(work_dir: Path, change: Change) -> None:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
+    """Hold the lock file at ``path`` while the block runs. Raises SessionBusyError after ten seconds, WriteError."""
+
     def gone() -> Exception:
         return WriteError(path=path, reason="the folder was removed meanwhile", code=errno.ENOENT)
 

@@ -39,7 +39,7 @@ from .layout import (
     state_home,
 )
 
-__all__ = ["Standing", "follow_move", "register_work_dir", "registry_files", "standing"]
+__all__ = ["Entry", "Standing", "follow_move", "register_work_dir", "registry_files", "standing"]
 
 _VERSION = 1
 
@@ -54,7 +54,7 @@ class Standing(enum.Enum):
 
 
 @dataclass(slots=True)
-class _Entry:
+class Entry:
     """One file of our registry. ``former`` are the store ids this place had before its present one."""
 
     name: str
@@ -66,9 +66,11 @@ class _Entry:
     raw: dict[str, Any]
 
     def knows(self, store_id: str) -> bool:
+        """Tell whether a store of this id is, or was, at this place."""
         return store_id == self.store_id or store_id in self.former
 
     def document(self) -> dict[str, Any]:
+        """Return the file's new content; keys that are not known here stay."""
         return {
             **self.raw,
             "version": _VERSION,
@@ -88,7 +90,7 @@ def _entry_name(resolved: str) -> str:
     return hashlib.sha256(os.fsencode(resolved)).hexdigest()[:32] + ".json"
 
 
-def _parse_registry_file(name: str, document: _document.Document) -> _Entry | None:
+def _parse_registry_file(name: str, document: _document.Document) -> Entry | None:
     value = document.value
     if value is None:
         return None
@@ -98,7 +100,7 @@ def _parse_registry_file(name: str, document: _document.Document) -> _Entry | No
         return None
     first_seen = value.get("first_seen")
     former = value.get("former")
-    return _Entry(
+    return Entry(
         name=name,
         path=path,
         resolved=resolved,
@@ -113,13 +115,13 @@ def _is_absolute(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and "\0" not in text and Path(text).is_absolute()
 
 
-def _registry_file_of(resolved: Path) -> _Entry | None:
+def _registry_file_of(resolved: Path) -> Entry | None:
     name = _entry_name(str(resolved))
     entry = _parse_registry_file(name, _document.read_document(str(_registry_path() / name)))
     return entry if entry is not None and entry.resolved == str(resolved) else None
 
 
-def registry_files() -> tuple[list[_Entry], list[str]]:
+def registry_files() -> tuple[list[Entry], list[str]]:
     """Read our registry, oldest work dir first, and what was wrong with it."""
     folder = _registry_path()
     try:
@@ -208,7 +210,7 @@ def _settle_or_say(work_dir: Path, resolved: Path, *, adopt: bool) -> str:
         problem = f"this work dir could not be recorded in the registry: {error}"
         import logging
 
-        logging.getLogger(__name__).warning("%s: %s", work_dir, problem)
+        logging.getLogger("kimi_sessions").warning("%s: %s", work_dir, problem)
         return problem
     return ""
 
@@ -244,7 +246,7 @@ def _settle(work_dir: Path, resolved: Path, *, adopt: bool) -> None:
         fs.close(fd)
 
 
-def _write_entry(entry: _Entry, dir_fd: int) -> None:
+def _write_entry(entry: Entry, dir_fd: int) -> None:
     _fs.replace_file(entry.name, _document.dump_document(entry.document()), dir_fd=dir_fd)
 
 
@@ -263,13 +265,13 @@ def _unsettled(work_dir: Path, resolved: Path, *, adopt: bool) -> str | None:
     return store_id if adopt or now is Standing.MOVED else None
 
 
-def _entry_for(work_dir: Path, resolved: Path, store_id: str, left: list[_Entry]) -> _Entry:
+def _entry_for(work_dir: Path, resolved: Path, store_id: str, left: list[Entry]) -> Entry:
     """Build this work dir's entry out of the one it has and those of the places its store has left."""
     here = _registry_file_of(resolved)
     sources = [*([here] if here is not None else []), *(old for old in left if old.store_id == store_id)]
     former = dict.fromkeys(each for source in sources for each in (*source.former, source.store_id))
     former.pop(store_id, None)
-    return _Entry(
+    return Entry(
         name=_entry_name(str(resolved)),
         path=here.path if here is not None else str(work_dir),
         resolved=str(resolved),

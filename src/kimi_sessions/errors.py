@@ -3,7 +3,7 @@ Every error this library raises on purpose, in one tree.
 
     SessionsError                        catch this at the top of a program
     ├── NotFoundError
-    │   ├── SessionNotFoundError         .session_id .searched
+    │   ├── SessionNotFoundError         .session_id .searched .near
     │   ├── WorkDirNotFoundError         .path
     │   ├── SourceNotFoundError          .path .reason
     │   ├── HomeNotFoundError            .variable
@@ -12,14 +12,14 @@ Every error this library raises on purpose, in one tree.
     ├── AmbiguousIdError                 .prefix .candidates
     ├── InvalidIdError (ValueError)      .value .reason
     ├── InvalidTurnError (ValueError)    .turn_index .turn_count
-    ├── InvalidRecordError (ValueError)  .reason
+    ├── InvalidRecordError (ValueError)  .reason; wire.UnknownMessageTypeError: .type_name
     ├── SessionBusyError (TimeoutError)  .path .holder
     ├── UntrustedSessionError            .session_id .path
     ├── DamagedError                     .path .line_number .offset .reason
     ├── UnsupportedVersionError          .path .found .supported
-    ├── WriteError (OSError)             .path, with __cause__
+    ├── WriteError (OSError)             .path .reason .code, with __cause__
     │   └── LocksUnavailableError        the file system has no working locks
-    └── MigrationError                   .step .session_id, with __cause__
+    └── MigrationError                   .step .session_id .reason, with __cause__
 
 Branches follow what a caller does next. Fields come first and the sentence is built from them; every error
 survives pickling, so it can cross a process boundary. Arguments are keyword-only.
@@ -91,7 +91,7 @@ class SessionNotFoundError(NotFoundError):
     """
     No session of this id where it was looked for, or it was deleted while this program had it open.
 
-    ``searched`` holds the folders that were looked in, as text.
+    ``searched`` holds the folders that were looked in, as text, and ``near`` the ids that look most alike.
     """
 
     _fields = ("session_id", "searched", "near")

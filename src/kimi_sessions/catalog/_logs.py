@@ -31,7 +31,7 @@ __all__ = [
     "Place",
     "Position",
     "find_position",
-    "iter_runs",
+    "iter_growing",
     "marks_of",
     "resumes",
     "save_position",
@@ -190,7 +190,7 @@ class Run(NamedTuple):
     settled: bool
 
 
-def iter_runs(fd: int, offset: int, end: int, accept: Accept) -> Iterator[Run]:
+def iter_growing(fd: int, offset: int, end: int, accept: Accept) -> Iterator[Run]:
     """
     Yield the lines of a log in runs.
 

@@ -38,7 +38,7 @@ from ._logs import (
     drop_text,
     find_position,
     forget_sessions,
-    iter_runs,
+    iter_growing,
     marks_of,
     pack_words,
     resumes,
@@ -302,7 +302,7 @@ class _Indexer:
         log = self._save(place, fd, found, offset, [turns, last], whole=False)
         settled = True
         try:
-            for start, lines, settled in iter_runs(  # noqa: B007 - the last one's counts
+            for start, lines, settled in iter_growing(  # noqa: B007 - the last one's counts
                 fd, offset, found.st_size, refuse_wire if is_wire else refuse_context
             ):
                 at = start

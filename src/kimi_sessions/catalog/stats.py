@@ -35,7 +35,7 @@ from ._logs import (
     Place,
     Position,
     find_position,
-    iter_runs,
+    iter_growing,
     marks_of,
     resumes,
     save_position,
@@ -240,7 +240,7 @@ def _read_on(
 def _feed(fold: Fold, fd: int, offset: int, end: int) -> tuple[int, bool]:
     """Feed a log from an offset to where it ends; return where the next call goes on, and whether it can."""
     settled = True
-    for start, lines, settled in iter_runs(fd, offset, end, refuse):  # noqa: B007 - the last one's counts
+    for start, lines, settled in iter_growing(fd, offset, end, refuse):  # noqa: B007 - the last one's counts
         for line in lines:
             record = record_from_line(line)
             if record is not None:

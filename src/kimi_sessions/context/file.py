@@ -292,7 +292,8 @@ class ContextFile:
         stem, suffix = os.path.splitext(self.path.name)
         highest = 0
         try:
-            names = os.listdir(self.path.parent)
+            with _fs.active().scandir(self.path.parent) as entries:
+                names = [entry.name for entry in entries]
         except FileNotFoundError:
             names = []
         except OSError as error:
