@@ -306,6 +306,36 @@ async def test_a_rewrite_while_others_append_loses_nothing(work_dir: Path, round
     assert strays(work_dir) == []
 
 
+REPAIRER = """
+from kimi_sessions.repair import repair
+async def main(work_dir, rounds):
+    for n in range(rounds):
+        session = await Session.find(work_dir, "old")
+        for name in ("wire.jsonl", "context.jsonl"):
+            with open(session.path / name, "ab") as log:
+                log.write(b'{"torn": "piece %d\\n' % n)
+        with _fs.using(UnsyncedFs()):
+            await repair(session)
+    tell("done")
+asyncio.run(main(args[0], int(args[1])))
+"""
+
+
+@pytest.mark.parametrize("rounds, count", [(8, 100), pytest.param(100, 2000, marks=pytest.mark.torture)])
+async def test_a_repair_while_others_append_loses_nothing(work_dir: Path, rounds: int, count: int) -> None:
+    """Torn pieces are moved out of both logs while two programs append: each of their messages is there once."""
+    session, _ = await two(work_dir)
+    children = [start(SPEAKER, work_dir, name, count) for name in "ab"]
+    children.append(start(REPAIRER, work_dir, rounds))
+    finish(children)
+    texts = [text.split(" x")[0] for text in await said(session)]
+    assert texts[0] == "uno"
+    assert sorted(texts[1:]) == sorted(f"{name} {n}" for name in "ab" for n in range(count))
+    kept = (session.path / "context.jsonl.torn").read_bytes() + (session.path / "context.jsonl").read_bytes()
+    for n in range(rounds):
+        assert f'"piece {n}\n'.encode() in kept
+
+
 async def test_a_late_system_prompt_brings_along_what_an_unlocked_program_appends(work_dir: Path) -> None:
     """A program without our lock appends while the log is rewritten: its messages are in the new log."""
     session = await Session.create(work_dir, "old")
