@@ -95,7 +95,7 @@ def parse_document(data: bytes) -> Document:
     if not body:
         return Document(None, "empty" if not data.strip(b"\0") else "blank", whole=not data)
     try:
-        value = decode_value(body)
+        value = decode_value(body, exact=True)
     except ValueError:
         return _parse_prefix(body)
     if not isinstance(value, dict):

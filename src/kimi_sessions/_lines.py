@@ -55,7 +55,18 @@ Accept = Callable[[dict[str, Any]], "str | None"]
 _DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
 _LONG_DIGITS = b"0" * 19
 _OBJECT_START = re.compile(r'\{\s*"')
-_LENIENT = json.JSONDecoder(strict=False)
+
+
+def _integer(digits: str) -> int | float:
+    """Read an integer; one that Python gives up on, of more than 4,300 digits, is infinite, as in other numbers."""
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
+
+
+_EXACT = json.JSONDecoder(strict=False)
+_LENIENT = json.JSONDecoder(strict=False, parse_int=_integer)
 #: What pairing braces looks at: a whole string, else one of the signs. Possessive, so that no text makes it try twice.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"\\]', re.DOTALL)
 #: What is known of a brace: nothing yet; that no whole object begins there; that it has an end; its value.
@@ -102,21 +113,25 @@ class LineBlock(NamedTuple):
     terminated: bool
 
 
-def decode_value(raw: bytes) -> Any:
-    """Decode one JSON value by the policy above. Raises ValueError with a reason."""
+def decode_value(raw: bytes, *, exact: bool = False) -> Any:
+    """
+    Decode one JSON value by the policy above. Raises ValueError with a reason.
+
+    With ``exact``, for what will be written back from its value, an integer too long to read is refused.
+    """
     if _LONG_DIGITS not in raw.translate(_DIGITS):
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError:
             pass  # the lenient decoder has the last word
-    return _decode_lenient(raw)
+    return _decode_lenient(raw, _EXACT if exact else _LENIENT)
 
 
-def _decode_lenient(raw: bytes) -> Any:
+def _decode_lenient(raw: bytes, decoder: json.JSONDecoder) -> Any:
     text = raw.decode("utf-8", "replace")
     text = text.removeprefix("\ufeff")
     try:
-        return _LENIENT.decode(text)
+        return decoder.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -245,7 +260,7 @@ class _WholeObjects:
         self._outlines: list[_Outline] = []
         self._found: dict[int, tuple[dict[str, Any], int]] = {}
         self._finished: list[dict[str, Any]] = []
-        self._decoder = json.JSONDecoder(strict=False, object_pairs_hook=self._finish)
+        self._decoder = json.JSONDecoder(strict=False, parse_int=_integer, object_pairs_hook=self._finish)
 
     def _finish(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         self._finished.append(value := dict(pairs))

@@ -86,6 +86,7 @@ def test_json_is_json_whatever_a_file_has_in_it(run: Run, make: Make, value: str
         ),
         ("SubagentEvent", '{"event": {"type": "SubagentEvent", "payload": {"event": 5}}}'),
         ("StatusUpdate", '{"message_id": [], "token_usage": {"output": NaN, "input_other": "x"}}'),
+        pytest.param("TurnBegin", '{"user_input": "x", "n": ' + "9" * 5_000 + "}", id="endless number"),
         ("QuestionRequest", '{"questions": [5, {"question": NaN}]}'),
     ],
 )

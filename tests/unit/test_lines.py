@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -201,6 +202,18 @@ def test_endless_nesting_is_told_and_costs_no_record_before_it(opening: bytes, c
 def test_a_record_behind_a_line_made_to_be_slow_is_found(before: bytes) -> None:
     """Each byte is looked at a few times at most, so that there is no need to give up before the record."""
     assert numbers(before + b"\0" + line(7)) == [7]
+
+
+@pytest.mark.parametrize("digits,read", [(4_300, 10**4_300 - 1), (4_301, math.inf), (50_000, math.inf)])
+def test_a_number_too_long_to_read_takes_no_record_with_it(digits: int, read: float) -> None:
+    """It is infinite then, on a line of its own and on a torn one; what would be written back is not read so."""
+    long = b'{"n": 1, "text": ' + b"9" * digits + b"}"
+    for raw in (long, b'{"torn' + long):
+        (span,) = decode_line(raw, accept).records
+        assert (span.raw, span.value["text"] == read) == (long, True)
+    if read == math.inf:
+        with pytest.raises(ValueError, match="digits"):
+            decode_value(long, exact=True)
 
 
 def test_a_record_is_found_whichever_quotes_the_torn_one_left_open() -> None:
