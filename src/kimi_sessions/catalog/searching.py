@@ -354,7 +354,9 @@ class _Indexer:
         """Note a message, and return its id: larger than those before it in the log, and growing with time."""
         milliseconds = text.time * 1000 if text.time is not None and math.isfinite(text.time) else 0
         milliseconds = int(min(max(milliseconds, 0), self._now_ms + _DAY_MS))
-        number = max(milliseconds << _ID_BITS | log & (1 << _ID_BITS) - 1, last + (1 << _ID_BITS))
+        number = milliseconds << _ID_BITS | log & (1 << _ID_BITS) - 1
+        if last:
+            number = max(number, last + (1 << _ID_BITS))
         words = split_words(text.text)
         tags = f"f{self._folder} r{text.role}"
         self._rows.append(

@@ -132,6 +132,14 @@ async def test_what_is_appended_is_found_at_once(talk: Store) -> None:
     assert len(await found(talk, "quokka")) == 2
 
 
+@pytest.mark.parametrize("at", [0.0, -5.0, float("nan"), float("inf"), 0.0004])
+async def test_sessions_without_times_are_found_each(store: Store, at: float) -> None:
+    """Of a clock that stood still, or was broken: no two messages are taken for one."""
+    for name in ("one", "two", "three"):
+        store.put(name, store.prompt(f"a quokka in {name}", at), store.prompt(f"and of {name} a quokka", at))
+    assert len(await found(store, "quokka")) == 6
+
+
 async def test_a_record_in_front_of_a_torn_one_is_found_before_the_line_has_its_end(talk: Store) -> None:
     """Once, whatever the line becomes; what was a record only while the line was cut is not found any more."""
     talk.append("one", talk.prompt("a quokka").rstrip() + b'{"torn": ' + talk.prompt("a wombat").rstrip())
