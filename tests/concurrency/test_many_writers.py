@@ -49,7 +49,8 @@ async def test_many_programs_append_to_one_log(work_dir: Path, processes: int, c
         [session] = await Session.list(work_dir)
         assert all(len(text) > 20_000 for text in await told(session))
         assert all(text.endswith("y" * 2000) for text in await said(session))
-        assert session.problems == []
+        # A record that is being written this very moment can look torn; nothing else may.
+        assert {problem.kind for problem in session.problems} <= {"torn-tail"}
     assert [len(lines) for lines in finish(children)] == [count] * processes
     session = (await Session.list(work_dir))[0]
     check_lines(session.path / "wire.jsonl", processes * count, headers=1)
