@@ -265,7 +265,8 @@ class AppendLog:
             except FileNotFoundError:
                 old_fd = -1
             seen = fs.fstat(old_fd).st_size if old_fd >= 0 else 0
-            new_fd = _fs.create_file(temp, dir_fd=dir_fd)
+            # For appending: once it has its name, a program without our lock may write to it before we are done.
+            new_fd = _fs.create_file(temp, os.O_APPEND, dir_fd=dir_fd)
             made = True
             try:
                 build(old_fd, seen, new_fd)

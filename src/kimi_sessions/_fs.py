@@ -270,9 +270,13 @@ def _made_private(fd: int) -> int:
     return fd
 
 
-def create_file(path: Path, *, dir_fd: int | None = None) -> int:
-    """Make a new private file for writing and return its descriptor. Raises FileExistsError if the name is taken."""
-    fd = active().open(path, _NEW, FILE_MODE, dir_fd=dir_fd)
+def create_file(path: Path, flags: int = 0, *, dir_fd: int | None = None) -> int:
+    """
+    Make a new private file for writing and return its descriptor.
+
+    ``flags`` are further ones for ``open``. Raises FileExistsError if the name is taken, OSError.
+    """
+    fd = active().open(path, _NEW | flags, FILE_MODE, dir_fd=dir_fd)
     try:
         return _made_private(fd)
     except BaseException:

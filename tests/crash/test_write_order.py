@@ -198,3 +198,61 @@ async def test_a_fork_is_whole_on_the_device_before_it_has_its_name(work_dir: Pa
         "seal.json",
     ]
     assert ("fsync", "sessions") in fs.events[renamed:]
+
+
+class InBetweenFs(RecordingFs):
+    """The real disk on which something else happens just before a call of a given name, each time it is made."""
+
+    def __init__(self, happens: dict[str, Callable[[], None]]) -> None:
+        super().__init__()
+        self.happens = happens
+
+    def before(self, name: str) -> None:
+        """Let it happen."""
+        if name in self.happens:
+            self.happens[name]()
+
+
+async def test_what_an_unlocked_program_writes_during_a_rewrite_is_in_the_new_log(work_dir: Path) -> None:
+    """Just before the sync, the rename, and right after it into the old and the new file: each message is there once."""
+    session = await session_in_use(work_dir)
+    path = session.context_file
+    expected = []
+
+    def append(file: Any, when: str) -> None:
+        expected.append(f"{when} {len(expected)}")
+        os.write(file, f'{{"role": "user", "content": "{expected[-1]}"}}\n'.encode())
+
+    old = os.open(path, os.O_WRONLY | os.O_APPEND)
+    renamed = False
+
+    def before_rename() -> None:
+        nonlocal renamed
+        append(old, "before the rename")
+        renamed = True
+
+    def after_rename() -> None:
+        # Once, before the last look at the old one: what comes after that look is beyond anybody's reach.
+        if renamed and not any(text.startswith("in the new one") for text in expected):
+            new = os.open(path, os.O_WRONLY | os.O_APPEND)
+            append(new, "in the new one")
+            os.close(new)
+            append(old, "in the old one")
+
+    fs = InBetweenFs(
+        {
+            "fsync": lambda: None if renamed else append(old, "before the sync"),
+            "replace": before_rename,
+            "fstat": after_rename,
+        }
+    )
+    with using(fs):
+        await session.context.set_system_prompt("late")
+    os.close(old)
+    assert sorted(await said(session)) == sorted(["uno", *expected])
+    assert {text.rpartition(" ")[0] for text in expected} == {
+        "before the sync",
+        "before the rename",
+        "in the new one",
+        "in the old one",
+    }
