@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.children import finish, start
+from tests.seam import RecordingFs
 from tests.stores import said, told, write
 
-from kimi_sessions import Layout, ProjectLayout, Session, ShareLayout, WireFile
+from kimi_sessions import Layout, ProjectLayout, Session, ShareLayout, WireFile, _fs
 from kimi_sessions.wire import TurnBegin
 
 full = pytest.mark.torture
@@ -286,6 +287,28 @@ async def test_logs_can_be_closed_while_others_append_through_the_same_object(wo
         await asyncio.to_thread(thread.join)
     assert await told(session) == [f"{n}" for n in range(400)]
     assert (work_dir / "bystander").read_bytes() == b""
+
+
+async def test_closing_waits_for_the_append_that_another_thread_is_in(work_dir: Path) -> None:
+    """Closed at the very moment of the write: the record is where it belongs, and in no other file."""
+    session = await Session.create(work_dir, "old")
+    await write(session, ["one"])
+    closers: list[threading.Thread] = []
+
+    class ClosedMeanwhileFs(RecordingFs):
+        def before(self, name: str) -> None:
+            if name == "write" and not closers:
+                for close in (session.wire_file.close, session._let_go):
+                    closers.append(threading.Thread(target=close))
+                    closers[-1].start()
+                    closers[-1].join(0.1)
+
+    with _fs.using(ClosedMeanwhileFs()):
+        await write(session, ["two"])
+    for closer in closers:
+        await asyncio.to_thread(closer.join)
+    await write(session, ["three"])
+    assert await told(session) == ["one", "two", "three"]
 
 
 async def test_a_forked_child_does_not_keep_its_parents_lock(work_dir: Path) -> None:

@@ -52,6 +52,8 @@ class Operation:
     before: Step | None = None
     #: The session may be gone, if it is all gone.
     removes: bool = False
+    #: Where it failed, nothing of it is left.
+    all_or_nothing: bool = False
     #: Doing it again where it was done already is an error; then it must have been done whole.
     once: bool = False
 
@@ -283,7 +285,7 @@ async def _titled(scene: Scene) -> bool:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "create": Operation(_create, lambda s: _is_there(s, "new"), once=True),
+    "create": Operation(_create, lambda s: _is_there(s, "new"), all_or_nothing=True),
     "append_next": Operation(_append_wire, lambda s: _wire_ends(s, "new")),
     "append_many": Operation(_append_both, lambda s: _wire_ends(s, "new", "newer")),
     "append_context": Operation(_say, _ends_with_new),
@@ -296,7 +298,7 @@ OPERATIONS: dict[str, Operation] = {
     "archive": Operation(lambda s: s.session.archive(), lambda s: _flag(s, "archived")),
     "tag": Operation(lambda s: s.session.tag("new"), lambda s: _flag(s, "tags")),
     "pin": Operation(lambda s: s.session.pin(), lambda s: _flag(s, "pinned")),
-    "fork": Operation(_fork, _forked),
+    "fork": Operation(_fork, _forked, all_or_nothing=True),
     "trash": Operation(_trash, _trashed, removes=True, once=True),
     "restore": Operation(_restore, _restored, before=_trash, removes=True, once=True),
     "delete": Operation(_delete, _deleted, removes=True, once=True),
@@ -343,8 +345,10 @@ async def check(scene: Scene, operation: Operation, root: Path, fs: FailingFs) -
         )
     old = await scene.seen()
     entries = await Session.list_trash(scene.work_dir, layout=scene.layout)
+    assert {entry.session_id for entry in entries} <= {"old"}, where
     if old is None:
         assert operation.removes, where
+        assert operation.do is not _delete or entries == [], where
         return
     assert [entry.session_id for entry in entries] == [], where
     assert (await told(old))[: len(WIRE)] == WIRE, where
@@ -405,6 +409,7 @@ async def test_a_failing_disk_loses_nothing_and_is_never_passed_over(
             await check(scene, operation, root, fs)
             done = await operation.done(scene)
             assert done or failed, f"{where}: failed, and nobody was told"
+            assert not (done and failed and operation.all_or_nothing), f"{where}: failed, and was left there"
             if failed and not (operation.once and done):
                 scene.session = await scene.seen() or scene.session
                 await operation.do(scene)

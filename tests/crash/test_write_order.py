@@ -36,7 +36,8 @@ class TracingFs(RecordingFs):
             return real
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            on = os.readlink(f"/proc/self/fd/{args[0]}") if isinstance(args[0], int) else str(args[-1])
+            path = args[1] if name in ("rename", "replace", "link") else args[0]
+            on = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
             self.events.append((name, "temp" if ".tmp-" in on else Path(on).name))
             if name == "write":
                 self.written.append(bytes(args[1]))
@@ -188,6 +189,7 @@ async def test_a_fork_is_whole_on_the_device_before_it_has_its_name(work_dir: Pa
     fs = TracingFs()
     with using(fs):
         fork = await session.fork()
+    assert ("mkdir", fork.id) not in fs.events
     renamed = fs.events.index(("rename", fork.id))
     before = fs.events[:renamed]
     for name in ("wire.jsonl", "context.jsonl"):
@@ -214,10 +216,10 @@ class InBetweenFs(RecordingFs):
 
 
 async def test_what_an_unlocked_program_writes_during_a_rewrite_is_in_the_new_log(work_dir: Path) -> None:
-    """Just before the sync, the rename, and right after it into the old and the new file: each message is there once."""
+    """Just before the sync, before the rename, and after it into the old and the new file: each is there once."""
     session = await session_in_use(work_dir)
     path = session.context_file
-    expected = []
+    expected: list[str] = []
 
     def append(file: Any, when: str) -> None:
         expected.append(f"{when} {len(expected)}")
