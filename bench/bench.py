@@ -123,7 +123,10 @@ def many_sessions(suite: Suite) -> None:
     suite.grow("continue_", sizes, "sessions", last, flat=True)
     suite.bound("memory of a list", max(f.peak_mb for f in (cold[-1], warm[-1])), 40, "MB")
     suite.bound(
-        "list after one session changed, beyond a warm one", changed.min_s - warm[-1].min_s, 0.05, "s"
+        "list after one session changed, beyond a warm one",
+        max(changed.min_s - warm[-1].min_s, 0.0),
+        0.05,
+        "s",
     )
     folder = str(generate.sessions_path(roots[-1], "share"))
     suite.share(
@@ -212,7 +215,7 @@ def logs(suite: Suite) -> None:
     suite.share('append, "disk", one task', alone, "write and fdatasync", synced)
     suite.share('append, "disk", 64 tasks', shared, "write and fdatasync", synced)
     suite.bound(
-        'append in "disk" durability, 64 tasks against one sync each', synced / shared, 20, "×", least=True
+        'append in "disk" durability, 64 tasks at once against one alone', alone / shared, 20, "×", least=True
     )
     raw, typed = rows["raw"][-1], rows["typed"][-1]
     records = per_record["raw"][-1]
@@ -297,7 +300,9 @@ def searching(suite: Suite) -> None:
     suite.bound("building the index", sizes[-1] / built[-1].min_s, 12, "MB/s", least=True)
     suite.bound("search for a rare word", rare[-1].min_s, 0.02, "s")
     suite.bound("search for any word", max(common[-1].min_s, cjk[-1].min_s), 0.25, "s")
-    suite.bound("search after one append, beyond one without", again[-1].min_s - rare[-1].min_s, 0.05, "s")
+    suite.bound(
+        "search after one append, beyond one without", max(again[-1].min_s - rare[-1].min_s, 0.0), 0.05, "s"
+    )
 
 
 def command_line(suite: Suite) -> None:

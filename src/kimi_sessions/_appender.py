@@ -1,8 +1,9 @@
 """
 The asynchronous skin of an append log: in line where nobody waits, one thread hop where somebody would.
 
-Acknowledgement is the return of ``append``, and nothing here remembers a record that is not on disk. In ``"disk"``
-durability, appends that run at the same time share one sync: each waits for a sync that began after its own write.
+Acknowledgement is the end of ``append``, and nothing here remembers a record beyond it. In ``"disk"`` durability,
+appends that run at the same time share one write and one sync: while one batch is being synced the next one gathers,
+in the order they were made. A batch that can't be written or synced fails for all that are in it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Appender:
     ``on_first`` is called once, in a thread, after the first append in this process that succeeded.
     """
 
-    __slots__ = ("_on_first", "_plain", "_syncing", "_waiting", "durability", "log")
+    __slots__ = ("_committing", "_gathered", "_on_first", "_plain", "_waiting", "durability", "log")
 
     def __init__(
         self, log: AppendLog, *, durability: Durability = "os", on_first: Callable[[], None] | None = None
@@ -37,8 +38,10 @@ class Appender:
         self._on_first = on_first
         #: True where an append that was written has nothing left to do.
         self._plain = durability == "os" and on_first is None
+        #: What the next batch writes, and who waits for it.
+        self._gathered: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
-        self._syncing: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
 
     def append(self, data: bytes) -> Coroutine[Any, Any, None] | None:
         """
@@ -47,19 +50,20 @@ class Appender:
 
         Raises WriteError, SessionBusyError, SessionNotFoundError; then nothing was acknowledged.
         """
-        written = self.log.try_append(data)
-        if written and self._plain:
-            return None
-        return self._finish(data, written=written)
+        if self.durability == "disk":
+            return self._acknowledge(data)
+        if not self.log.try_append(data):
+            return self._append_in_thread(data)
+        return None if self._plain else self._acknowledge()
 
-    async def _finish(self, data: bytes, *, written: bool) -> None:
-        if not written:
-            await asyncio.to_thread(self.log.append, data)
+    async def _append_in_thread(self, data: bytes) -> None:
+        await asyncio.to_thread(self.log.append, data)
         await self._acknowledge()
 
-    async def _acknowledge(self) -> None:
+    async def _acknowledge(self, data: bytes = b"") -> None:
+        """Do what is left to do for an append: in ``"disk"`` durability all of it."""
         if self.durability == "disk":
-            await self._synced()
+            await self._committed(data)
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None
             self._plain = self.durability == "os"
@@ -87,29 +91,45 @@ class Appender:
             if data is not None:
                 self.log.append_locked(data)
 
-    async def _synced(self) -> None:
+    async def _committed(self, data: bytes) -> None:
+        """Write ``data`` (nothing: it is written) with what others have, and wait until it is on the device."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiting.append(waiter)
-        if self._syncing is None:
-            self._syncing = loop.create_task(self._sync_all())
+        if data:
+            self._gathered.append(data)
+        if self._committing is None:
+            self._committing = loop.create_task(self._commit_all())
         await waiter
 
-    async def _sync_all(self) -> None:
+    async def _commit_all(self) -> None:
+        waiting: list[asyncio.Future[None]] = []
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting, []
+                waiting, self._waiting = self._waiting, []
+                gathered, self._gathered = self._gathered, []
                 try:
-                    await asyncio.to_thread(self.log.begin_sync())
-                except OSError as error:
-                    for waiter in batch:
+                    await asyncio.to_thread(self._commit, b"".join(gathered))
+                except (OSError, SessionsError) as error:
+                    for waiter in waiting:
                         if not waiter.done():
                             waiter.set_exception(error)
                 else:
-                    for waiter in batch:
+                    for waiter in waiting:
                         if not waiter.done():
                             waiter.set_result(None)
         finally:
-            self._syncing = None
-            for waiter in self._waiting:  # only if this task itself was cancelled
+            self._committing = None
+            self._gathered = []
+            for waiter in (*waiting, *self._waiting):  # only if this task itself was cancelled
                 waiter.cancel()
+            self._waiting = []
+
+    def _commit(self, data: bytes) -> None:
+        if data:
+            with self.log.lock:
+                self.log.append_locked(data)
+                finish = self.log.begin_sync()
+        else:
+            finish = self.log.begin_sync()
+        finish()
