@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.children import finish, start
 from tests.seam import RecordingFs
 from tests.stores import said, told, write
 
-from kimi_sessions import Layout, ProjectLayout, Session, ShareLayout, WireFile, _fs
+from kimi_sessions import Layout, ProjectLayout, Session, SessionExistsError, ShareLayout, WireFile, _fs
 from kimi_sessions.wire import TurnBegin
 
 full = pytest.mark.torture
@@ -434,6 +435,69 @@ asyncio.run(main(args[0]))
     assert len(lines) == 80
     for each in await Session.list(work_dir):
         assert await told(each) == ["mine"]
+
+
+class OnceFs(RecordingFs):
+    """The real disk on which something else happens once: just before call `at`, in or after the `nth` mkdir."""
+
+    def __init__(self, at: str, nth: int, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self.at = at
+        self.nth = nth
+        self.happens: Callable[[], object] | None = happens
+
+    def before(self, name: str) -> None:
+        """Let it happen, in a thread of its own, which has the real disk."""
+        if name == self.at and self.calls.count("mkdir") == self.nth and self.happens is not None:
+            happens, self.happens = self.happens, None
+            thread = threading.Thread(target=happens)
+            thread.start()
+            thread.join()
+
+
+async def test_a_create_that_comes_second_changes_nothing_of_the_first(work_dir: Path) -> None:
+    """Another program makes the same id after we saw that it was free: ours is told, theirs has what they wrote."""
+    await Session.create(work_dir, "other")
+
+    def theirs() -> None:
+        async def main() -> None:
+            await write(await Session.create(work_dir, "wanted"), ["theirs"])
+
+        asyncio.run(main())
+
+    # The store's folders are asked for with mkdir too, and are there: the last one is the session's.
+    counting = RecordingFs()
+    with _fs.using(counting):
+        await Session.create(work_dir, "counted")
+    mkdirs = counting.calls.count("mkdir")
+    with _fs.using(OnceFs("mkdir", mkdirs, theirs)), pytest.raises(SessionExistsError):
+        await Session.create(work_dir, "wanted")
+    found = await Session.find(work_dir, "wanted")
+    assert found is not None
+    assert await told(found) == ["theirs"]
+
+
+async def test_a_restore_into_the_place_of_a_create_that_just_began_keeps_the_session(work_dir: Path) -> None:
+    """A session comes back from the trash between a create's first two steps: the create gives way, it stays whole."""
+    session = await Session.create(work_dir, "wanted")
+    await write(session, ["precious"])
+    await session.trash()
+    counting = RecordingFs()
+    with _fs.using(counting):
+        await Session.create(work_dir, "counted")
+    mkdirs = counting.calls.count("mkdir")
+
+    def restore() -> None:
+        # The second step of a restore whose first one, looking whether the place is free, came before the create.
+        kimi = work_dir / ".kimi"
+        (kimi / "trash" / "wanted~1").rename(kimi / "sessions" / "wanted")
+
+    with _fs.using(OnceFs("open", mkdirs, restore)):
+        results = await asyncio.gather(Session.create(work_dir, "wanted"), return_exceptions=True)
+    found = await Session.find(work_dir, "wanted")
+    assert found is not None, results
+    assert await told(found) == ["precious"]
+    assert isinstance(results[0], SessionExistsError)
 
 
 async def test_a_log_known_by_its_path_alone_shares_the_sessions_lock(work_dir: Path) -> None:
