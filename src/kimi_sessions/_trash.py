@@ -26,7 +26,13 @@ from ._facts import is_empty, sane_time
 from ._flats import flats_of
 from ._folder import SessionFolder
 from ._text import clean
-from .errors import InvalidIdError, SessionBusyError, SessionNotFoundError, WriteError
+from .errors import (
+    InvalidIdError,
+    SessionBusyError,
+    SessionExistsError,
+    SessionNotFoundError,
+    WriteError,
+)
 from .layout import ProjectLayout
 
 if TYPE_CHECKING:
@@ -43,7 +49,8 @@ class TrashEntry:
     """
     A session in the trash: where it lies, where it came from, when (epoch seconds) and why it was put there.
 
-    ``entry`` is its name in the trash folder, unique there.
+    ``entry`` is its name in the trash folder, unique there. ``flats_only`` is True for what is left where a program was
+    killed while it put the session there: an old client's flat files, their session still in its place.
     """
 
     session_id: str
@@ -53,6 +60,7 @@ class TrashEntry:
     deleted_at: float
     reason: str
     title: str
+    flats_only: bool = False
 
 
 class Trash:
@@ -261,22 +269,25 @@ class Trash:
             try:
                 try:
                     with _fs.active().scandir(fd) as entries:
-                        names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+                        names = {e.name for e in entries if e.is_dir(follow_symlinks=False)}
                 except OSError as error:
                     raise WriteError.of(error, trash) from error
-                found.extend(
-                    self._trash_entry(fd, trash, path, name)
-                    for name in names
-                    if not name.startswith((layout.DELETING_PREFIX, "."))
-                    and not name.endswith(layout.TRASH_FLATS_SUFFIX)
-                    and "~" in name
-                )
+                for name in names:
+                    if name.startswith((layout.DELETING_PREFIX, ".")) or "~" not in name:
+                        continue
+                    whole = name.removesuffix(layout.TRASH_FLATS_SUFFIX)
+                    if whole == name:
+                        found.append(self._trash_entry(fd, trash, path, name))
+                    elif whole not in names:
+                        found.append(self._trash_entry(fd, trash, path, whole, flats_only=True))
             finally:
                 _fs.active().close(fd)
         return sorted(found, key=lambda entry: (-entry.deleted_at, entry.entry))
 
     @staticmethod
-    def _trash_entry(fd: int, trash: str, sessions_path: str, name: str) -> TrashEntry:
+    def _trash_entry(
+        fd: int, trash: str, sessions_path: str, name: str, *, flats_only: bool = False
+    ) -> TrashEntry:
         # Without a note that can be read, the folder itself says enough to bring the session back.
         note = read_document(name + layout.TRASH_NOTE_SUFFIX, dir_fd=fd).value or {}
 
@@ -297,6 +308,7 @@ class Trash:
             deleted_at=sane_time(note.get("deleted_at"), time.time()) or 0.0,
             reason=text("reason", ""),
             title=clean(text("title", "")),
+            flats_only=flats_only,
         )
 
     def restore(self, entry: TrashEntry) -> None:
@@ -305,7 +317,8 @@ class Trash:
 
         Raises SessionExistsError if its place is taken (nothing changes then), SessionNotFoundError, WriteError.
         """
-        self._store.refuse_taken(entry.session_id)
+        if not entry.flats_only:
+            self._store.refuse_taken(entry.session_id)
         fs = _fs.active()
         try:
             trash_fd = _fs.open_folder(entry.trash_path)
@@ -316,17 +329,22 @@ class Trash:
         try:
             root_fd = _fs.open_folder(entry.sessions_path)
             try:
-                try:
-                    fs.rename(entry.entry, entry.session_id, src_dir_fd=trash_fd, dst_dir_fd=root_fd)
-                except FileNotFoundError as error:
-                    raise SessionNotFoundError(
-                        session_id=entry.session_id, searched=(entry.trash_path,)
-                    ) from error
-                self._restore_flats(entry, trash_fd, root_fd)
-                try:
-                    fs.unlink(entry.entry + layout.TRASH_NOTE_SUFFIX, dir_fd=trash_fd)
-                except FileNotFoundError:
-                    pass  # the sidecar is only a note
+                if not entry.flats_only:
+                    try:
+                        fs.rename(entry.entry, entry.session_id, src_dir_fd=trash_fd, dst_dir_fd=root_fd)
+                    except FileNotFoundError as error:
+                        raise SessionNotFoundError(
+                            session_id=entry.session_id, searched=(entry.trash_path,)
+                        ) from error
+                left = self._restore_flats(entry, trash_fd, root_fd)
+                if left and entry.flats_only:
+                    taken = os.path.join(entry.sessions_path, left[0])
+                    raise SessionExistsError(session_id=entry.session_id, path=taken)
+                if not left:
+                    try:
+                        fs.unlink(entry.entry + layout.TRASH_NOTE_SUFFIX, dir_fd=trash_fd)
+                    except FileNotFoundError:
+                        pass  # the sidecar is only a note
                 _fs.sync_folder_fd(root_fd)
                 _fs.sync_folder_fd(trash_fd)
             finally:
@@ -339,22 +357,27 @@ class Trash:
             fs.close(trash_fd)
 
     @staticmethod
-    def _restore_flats(entry: TrashEntry, trash_fd: int, root_fd: int) -> None:
+    def _restore_flats(entry: TrashEntry, trash_fd: int, root_fd: int) -> list[str]:
+        """Bring back the flat files of an entry; return those that stay, because their names are taken."""
         fs = _fs.active()
         try:
             flat_fd = _fs.open_folder(entry.entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
         except FileNotFoundError:
-            return
+            return []
+        left = []
         try:
             with fs.scandir(flat_fd) as entries:
-                names = [e.name for e in entries]
+                names = sorted(e.name for e in entries)
             for name in names:
                 # What an old client wrote under this name meanwhile stays where it is, and so does ours.
-                if not _fs.exists(name, dir_fd=root_fd):
+                if _fs.exists(name, dir_fd=root_fd):
+                    left.append(name)
+                else:
                     fs.rename(name, name, src_dir_fd=flat_fd, dst_dir_fd=root_fd)
         finally:
             fs.close(flat_fd)
         _fs.remove_if_empty(entry.entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
+        return left
 
     def empty(self, keep: Callable[[TrashEntry], bool] = lambda _: False) -> int:
         """Remove trashed sessions for good, except those that ``keep`` says to keep; return how many went."""
@@ -369,7 +392,8 @@ class Trash:
                 raise WriteError.of(error, entry.trash_path) from error
             try:
                 doomed = f"{layout.DELETING_PREFIX}{secrets.token_hex(8)}"
-                fs.rename(entry.entry, doomed, src_dir_fd=fd, dst_dir_fd=fd)
+                if not entry.flats_only:
+                    fs.rename(entry.entry, doomed, src_dir_fd=fd, dst_dir_fd=fd)
                 _fs.remove_tree(entry.entry + layout.TRASH_FLATS_SUFFIX, dir_fd=fd)
                 note = entry.entry + layout.TRASH_NOTE_SUFFIX
                 if _fs.exists(note, dir_fd=fd):

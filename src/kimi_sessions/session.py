@@ -836,9 +836,9 @@ class Session:
 
     async def trust(self) -> None:
         """
-        Seal the session as this user's own, with the approvals its state holds on disk now.
+        Seal the session as this user's own, with the approvals that ``claimed_approvals`` shows: look at them first.
 
-        Look at them first. Raises SessionNotFoundError, WriteError.
+        Raises SessionNotFoundError; WriteError, also if the disk holds other ones by now (``refresh`` reads them).
         """
         await _in_thread(self._trust)
 
@@ -846,6 +846,11 @@ class Session:
         folder = self._folder
         with folder.step() as fd:
             document = read_document(_layout.STATE, dir_fd=fd)
+            if approvals_of(document.value) != approvals_of(self._found.state):
+                raise WriteError(
+                    path=os.path.join(self._path, _layout.STATE),
+                    reason="what it would allow changed since it was looked at; nothing was sealed",
+                )
             # The seal names the store, so a store that came without a name of its own gets one first.
             if self._store.layout.sealed:
                 metadata.ensure_store(self._store.layout, self._store.work_dir, self._store.resolved)

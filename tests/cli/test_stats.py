@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 from .conftest import Make, Run
 
@@ -64,6 +65,17 @@ def test_an_empty_work_dir_has_zeroes(run: Run) -> None:
     done = run("stats")
     assert done.code == 0
     assert done.out.startswith("0 sessions\nturns        0\n")
+
+
+def test_a_log_that_can_not_be_read_is_said_and_fails_nothing(run: Run, make: Make) -> None:
+    """A pipe in its place is not waited for; there are zeroes, and a warning."""
+    session = make("Hello")
+    session.wire_file.path.unlink()
+    os.mkfifo(session.wire_file.path)
+    done = run("stats", session.id)
+    assert done.code == 0
+    assert "turns        0\n" in done.out
+    assert "its log can't be read" in done.err
 
 
 def test_a_session_that_is_not_there_is_said(run: Run, make: Make) -> None:

@@ -385,6 +385,26 @@ async def test_a_store_that_came_with_a_cloned_repository_allows_nothing(work_di
     assert again.state.approval.yolo
 
 
+async def test_only_what_a_person_looked_at_is_sealed(work_dir: Path) -> None:
+    """A state that is swapped between the look and the yes is not sealed, and counts for nothing."""
+    path = (await filled(work_dir)).path
+    (path / "seal.json").unlink()
+    shown = await Session.find(work_dir, "old")
+    assert shown is not None
+    assert shown.claimed_approvals["yolo"] is False
+    (path / "state.json").write_text(json.dumps({"approval": {"yolo": True}}))
+    with pytest.raises(WriteError, match="changed since it was looked at"):
+        await shown.trust()
+    again = await Session.find(work_dir, "old")
+    assert again is not None
+    assert not again.trusted
+    await shown.refresh()
+    assert shown.claimed_approvals["yolo"] is True
+    await shown.trust()
+    assert shown.trusted
+    assert shown.state.approval.yolo
+
+
 async def test_a_state_pulled_over_a_sealed_one_allows_nothing_new(work_dir: Path) -> None:
     """The session stays this user's own, its records too, but what the pulled state allows reads as none."""
     session = await filled(work_dir)

@@ -233,6 +233,52 @@ def test_restoring_leaves_an_old_client_s_later_flat_file_alone(store: WorkDirSt
     assert sorted(path.read_bytes() for path in kept) == [b"first\n", b"second\n"]
 
 
+def test_flat_files_whose_session_a_killed_program_did_not_get_into_the_trash_are_listed(
+    store: WorkDirStore,
+) -> None:
+    """They come back under their names, overwrite nothing, and go when the trash is emptied."""
+    folder = put(store, "one")
+    (Path(folder.path) / "context_1.jsonl").write_bytes(b"rotated\n")
+    flat = sessions_of(store) / "one_1.jsonl"
+    flat.write_bytes(b"old\n")
+
+    class Killed(BaseException):
+        pass
+
+    class KilledBeforeItsSession(UnsyncedFs):
+        def __init__(self) -> None:
+            def rename(source: str, target: str, **places: int) -> None:
+                if source == "one":
+                    raise Killed
+                os.rename(source, target, **places)
+
+            self.rename = rename
+
+    with _fs.using(KilledBeforeItsSession()), pytest.raises(Killed):
+        store.trash.put(folder, title="A talk", reason="")
+    assert ids_of(store) == ["one"]
+    assert not flat.exists()
+    (entry,) = store.trash.entries()
+    assert (entry.session_id, entry.title, entry.flats_only) == ("one", "A talk", True)
+
+    flat.write_bytes(b"newer\n")
+    with pytest.raises(SessionExistsError):
+        store.trash.restore(entry)
+    assert flat.read_bytes() == b"newer\n"
+    flat.unlink()
+    assert store.trash.entries() == [entry]
+    store.trash.restore(entry)
+    assert flat.read_bytes() == b"old\n"
+    assert ids_of(store) == ["one"]
+    assert os.listdir(entry.trash_path) == []
+
+    with _fs.using(KilledBeforeItsSession()), pytest.raises(Killed):
+        store.trash.put(folder, title="A talk", reason="")
+    assert store.trash.empty() == 1
+    assert os.listdir(entry.trash_path) == []
+    assert ids_of(store) == ["one"]
+
+
 @pytest.mark.parametrize("claimed", ["../../outside", "/tmp/outside", "", "..", "a/b", "\x1b[31m", 5, None])
 def test_a_note_that_names_no_session_is_not_believed(store: WorkDirStore, claimed: object) -> None:
     """The trash may have come with a repository; the folder's own name brings the session back."""

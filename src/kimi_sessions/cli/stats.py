@@ -10,7 +10,7 @@ import typer
 
 from kimi_sessions import clean
 
-from ._exit import USAGE, Failed
+from ._exit import USAGE, Failed, complain
 from ._options import AllDirs, where
 from ._render import iso, line_width, out, print_json, table, when
 from ._where import in_line
@@ -41,14 +41,18 @@ def command(
     What subagents did is counted too. Time is the time between records, without silences of more than five minutes; a
     reply's tokens count once.
     """
-    from kimi_sessions.catalog import session_stats, total, work_dir_stats
+    from kimi_sessions.catalog import SessionStats, session_stats, total, work_dir_stats
 
     place = where(ctx)
     if session_id is not None:
         if all_dirs:
             raise Failed("either an ID or --all-dirs", USAGE)
         session = place.open(session_id, far=True)
-        stats = in_line(session_stats(session))
+        try:
+            stats = in_line(session_stats(session))
+        except OSError as error:
+            complain(f"session {session.id}: its log can't be read: {error.strerror}", kind="warning")
+            stats = SessionStats()
         if place.as_json:
             print_json(_named(session, stats))
             return

@@ -29,6 +29,7 @@ def _facts(entry: TrashEntry) -> dict[str, Any]:
         "deleted_at": entry.deleted_at,
         "deleted_at_iso": iso(entry.deleted_at),
         "reason": entry.reason,
+        "flats_only": entry.flats_only,
         "path": f"{entry.trash_path}/{entry.entry}",
     }
 
@@ -53,7 +54,12 @@ def list_(ctx: typer.Context) -> None:
         return
     now = time.time()
     rows = [
-        (clean(entry.session_id), when(entry.deleted_at, now), clean(entry.title) or "-") for entry in entries
+        (
+            clean(entry.session_id),
+            when(entry.deleted_at, now),
+            ("[old flat files only] " if entry.flats_only else "") + (clean(entry.title) or "-"),
+        )
+        for entry in entries
     ]
     for line in table(["ID", "DELETED", "TITLE"], rows, width=line_width()):
         out(line)
