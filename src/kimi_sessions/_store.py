@@ -307,9 +307,13 @@ class WorkDirStore:
         problems.extend(self.register())
         return facts, path, problems
 
+    def work_dir_is_there(self) -> bool:
+        """Tell whether the work dir is a folder."""
+        return os.path.isdir(self.work_dir)
+
     def check_work_dir(self) -> None:
         """Raise WorkDirNotFoundError unless the work dir is a folder."""
-        if not os.path.isdir(self.work_dir):
+        if not self.work_dir_is_there():
             raise WorkDirNotFoundError(path=str(self.work_dir))
 
     def refuse_taken(self, session_id: str) -> None:

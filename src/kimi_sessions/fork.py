@@ -570,15 +570,20 @@ def fork_in_store(
     Fork the session in folder ``source`` into a store; seal it and, with ``register``, make the work dir
     known.
 
-    Returns the fork's facts, the sessions folder it went into, and problems. Raises as ``fork_into``, and
-    WorkDirNotFoundError.
+    Returns the fork's facts, the sessions folder it went into, and problems: the one for new sessions, or that of the
+    source where its work dir is gone, or is not known (``register`` False). Raises as ``fork_into``, and
+    WorkDirNotFoundError for a work dir that holds its store and is gone.
     """
     from . import metadata
     from ._facts import facts_of
 
-    store.check_work_dir()
     new_id = ids.new_session_id()
-    path = str(metadata.ensure_store(store.layout, store.work_dir, store.resolved))
+    beside = os.path.dirname(os.fspath(source))
+    if (register and store.work_dir_is_there()) or store.layout.sealed or beside not in store.paths:
+        store.check_work_dir()
+        path = str(metadata.ensure_store(store.layout, store.work_dir, store.resolved))
+    else:
+        path = beside
     sealed: list[Finding] = []
     try:
         sessions_fd = _fs.open_folder(path)

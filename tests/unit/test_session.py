@@ -32,6 +32,7 @@ from kimi_sessions import (
     WriteError,
     _fs,
 )
+from kimi_sessions.fork import fork_session
 from kimi_sessions.layout import work_dir_key
 from kimi_sessions.metadata import load_work_dir_meta
 from kimi_sessions.session import SessionList, choose
@@ -285,6 +286,19 @@ async def test_a_work_dir_that_is_gone_still_has_its_sessions_in_a_share(share: 
     await (await share.find("one")).rename("still here")
     with pytest.raises(WorkDirNotFoundError):
         await share.create("two")
+
+
+async def test_a_session_whose_work_dir_is_gone_can_be_forked_in_a_share(
+    share: Place, tmp_path: Path
+) -> None:
+    """The fork lies beside it, and is found as it is; one for another folder that is not there is refused."""
+    source = await share.create("one", text="hi")
+    share.work_dir.rmdir()
+    fork = await (await share.find("one")).fork()
+    assert fork.path.parent == source.path.parent
+    assert sorted(await share.ids()) == sorted(["one", fork.id])
+    with pytest.raises(WorkDirNotFoundError):
+        fork_session(source.path, tmp_path / "never")
 
 
 async def test_a_linked_worktree_is_warned_of(project: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -626,11 +640,15 @@ async def test_list_all_gathers_every_known_work_dir(place: Place, tmp_path: Pat
 
 
 async def test_list_all_shows_sessions_of_work_dirs_that_no_registry_names(share: Place) -> None:
-    """They are marked as such, and can be read, renamed and deleted."""
+    """They are marked as such, and can be read, forked, renamed and deleted."""
     share.put("one", prompt("hi"))
     (session,) = await Session.list_all(layout=share.layout)
     assert not session.work_dir_known
     assert session.work_dir_key == work_dir_key(str(share.work_dir))
+    fork = await session.fork()
+    assert fork.path.parent == session.path.parent
+    assert [path.name for path in share.sessions.parent.iterdir()] == [session.work_dir_key]
+    await fork.delete()
     await session.rename("found")
     assert (await share.find("one")).title == "found"
     await session.delete()
