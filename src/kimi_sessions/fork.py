@@ -578,7 +578,7 @@ def fork_in_store(
     from ._facts import facts_of
 
     new_id = ids.new_session_id()
-    beside = os.path.dirname(os.fspath(source))
+    beside = str(Path(source).parent)
     if (register and store.work_dir_is_there()) or store.layout.sealed or beside not in store.paths:
         store.check_work_dir()
         path = str(metadata.ensure_store(store.layout, store.work_dir, store.resolved))

@@ -1007,6 +1007,7 @@ async def test_two_programs_changes_to_one_state_are_both_kept(place: Place) -> 
     place_state = {"version": 1, "unknown": {"kept": True}, "approval": {"auto_approve_actions": ["old"]}}
     session = await place.create("one", text="x")
     place.put("one", context=None, state=place_state)
+    await session.refresh()
     await session.trust()
     one, two = await place.find("one"), await place.find("one")
     one.state.plan_mode = True
