@@ -247,10 +247,10 @@ def test_flat_files_whose_session_a_killed_program_did_not_get_into_the_trash_ar
 
     class KilledBeforeItsSession(UnsyncedFs):
         def __init__(self) -> None:
-            def rename(source: Any, target: Any, **places: int | None) -> None:
-                if source == "one":
+            def rename(*args: Any, **kwargs: Any) -> None:
+                if args[0] == "one":
                     raise Killed
-                os.rename(source, target, **places)
+                os.rename(*args, **kwargs)
 
             self.rename = rename
 
