@@ -250,10 +250,13 @@ async def messages(p: dict[str, Any]) -> dict[str, Any]:
 
 async def fork(p: dict[str, Any]) -> dict[str, Any]:
     """Fork at the middle turn."""
-    await _warm()
-    session = await _only(p)
-    import kimi_sessions.fork  # noqa: F401
+    from kimi_sessions.wire import TurnBegin
 
+    with tempfile.TemporaryDirectory() as folder:
+        small = await Session.create(folder)
+        await small.wire_file.append_message(TurnBegin(user_input="warm"))
+        await small.fork(0)
+    session = await _only(p)
     middle = p["turns"] // 2
     with Meter() as meter:
         new = await session.fork(middle)

@@ -24,8 +24,14 @@ from ._document import Document, parse_document
 from ._lines import decode_line, iter_blocks, iter_lines_backwards
 from ._text import UNTITLED, clean
 from .findings import Finding
-from .wire.records import record_from_line
-from .wire.scan import HEAD_BYTES, first_prompt, holds_more_than_headers, lines_from_end, records_of
+from .wire.scan import (
+    HEAD_BYTES,
+    first_prompt,
+    holds_more_than_headers,
+    lines_from_end,
+    records_of,
+    turn_record,
+)
 
 __all__ = [
     "Facts",
@@ -416,9 +422,9 @@ def _last_time(
         # Most logs end in a plain record on a line of its own.
         cut = tail.rfind(b"\n", 0, len(tail) - 1)
         if cut >= 0:
-            record = record_from_line(tail[cut + 1 : -1])
-            if record is not None and 0 <= record.timestamp <= now:
-                return record.timestamp
+            plain = turn_record(tail[cut + 1 : -1])
+            if plain is not None and 0 <= plain.timestamp <= now:
+                return plain.timestamp
     if size <= len(head):
         lines: Iterator[tuple[int, bytes]] = lines_from_end(head)
     else:

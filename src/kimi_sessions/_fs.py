@@ -72,7 +72,7 @@ FOLDER_MODE = 0o700
 #: One read of a long scan: large enough to be cheap per byte, small enough to stay flat.
 CHUNK_BYTES = 1 << 18
 #: One read of a copy: larger ones get fresh memory each time, which costs more than the calls they save.
-_COPY_BYTES = 1 << 16
+_COPY_BYTES = CHUNK_BYTES
 #: What a file system without hard links answers.
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
 

@@ -63,16 +63,16 @@ def user_text(user_input: object) -> str:
         return ""
     texts = []
     for part in user_input:
-        if isinstance(part, dict):
-            text = part.get("text")
-            if part.get("type") == "text" and isinstance(text, str):
-                texts.append(text)
+        if type(part) is dict:
+            kind, text = part.get("type"), part.get("text")
         elif isinstance(part, str):
-            texts.append(part)
+            kind, text = "text", part
         else:
-            text = getattr(part, "text", None)
-            if getattr(part, "type", None) == "text" and isinstance(text, str):
-                texts.append(text)
+            kind, text = getattr(part, "type", None), getattr(part, "text", None)
+        if kind == "text" and isinstance(text, str):
+            texts.append(text)
+    if len(texts) == 1:
+        return texts[0]
     return " ".join(texts)
 
 

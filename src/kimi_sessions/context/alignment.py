@@ -34,6 +34,7 @@ import msgspec
 from kimi_sessions._lines import Damage, Span, iter_lines
 from kimi_sessions._text import user_text
 from kimi_sessions.wire.records import WireMessageRecord, dump_json
+from kimi_sessions.wire.scan import Names, decode_turn, places_of
 from kimi_sessions.wire.turns import (
     TURN_BEGIN,
     TURN_END,
@@ -41,7 +42,6 @@ from kimi_sessions.wire.turns import (
     TurnFold,
     iter_runs,
     records_in_line,
-    turn_record,
 )
 
 from .history import (
@@ -66,7 +66,11 @@ __all__ = [
 
 # --- the wire log ------------------------------------------------------------------------------------------
 
-_TURN = re.compile(rb"Turn(?:Begin|End)")
+_BEGINNINGS = Names((b"TurnBegin", b"StepBegin"), 4)
+_STEP = ord("S")
+#: What else tells about turns: TurnEnd and CompactionEnd, and what a user says to a turn that runs.
+_TOLD_BY = (Names((b"TurnEnd", b"tionEnd"), 4), Names((b"SteerInput",), 5))
+#: Beyond every place in a log.
 _LATER = 1 << 62
 _TORN_BEGIN = re.compile(rb'"message"\s*:\s*\{\s*"type"\s*:\s*"TurnBegin')
 _CLEARING = frozenset({"/clear", "/reset", "/new"})
@@ -76,8 +80,7 @@ _SKILL = "/skill:"
 _INIT = "/init"
 
 
-@dataclass(slots=True)
-class Mark:
+class Mark(msgspec.Struct, gc=False):
     """
     A prompt or steer in the wire log. ``position`` is twice the turn's index, plus one for a turn whose
     TurnBegin was torn. ``ran`` says that a step of the model followed.
@@ -138,27 +141,29 @@ class WireOutline:
 def outline_wire(fd: int, end: int | None = None) -> WireOutline:
     """Read an open wire log up to ``end`` bytes. Raises OSError."""
     reader = _WireReader()
-    fold, take = reader.fold, reader.take
+    fold, hear = reader.fold, reader.hear
     for start, data, last in iter_runs(fd, 0, end):
         find = data.find
-        # Where each name stands next, as far as was looked; LATER is beyond this run.
-        turn = step = steer = compaction = -1
-        at = 0
+        begins = places_of(data, _BEGINNINGS, last)
+        named = [at for at in begins if data[at] != _STEP]
+        for names in _TOLD_BY:
+            named += places_of(data, names, last)
+        named.sort()
+        named.append(_LATER)
+        steps = [at for at in begins if data[at] == _STEP]
+        steps.append(_LATER)
+        next_named = next_step = at = 0
         while at < last:
             # A line between turns may be a torn prompt with too little left to know it by.
             if fold.is_open:
-                if turn < at:
-                    match = _TURN.search(data, at, last)
-                    turn = _LATER if match is None else match.start()
-                if steer < at:
-                    steer = _found(find(b"SteerInput", at, last))
-                if compaction < at:
-                    compaction = _found(find(b"CompactionEnd", at, last))
-                told = min(turn, steer, compaction)
+                while named[next_named] < at:
+                    next_named += 1
+                told = named[next_named]
                 if reader.asks_for_steps:
-                    if step < at:
-                        step = _found(find(b"StepBegin", at, last))
-                    told = min(told, step)
+                    while steps[next_step] < at:
+                        next_step += 1
+                    if steps[next_step] < told:
+                        told = steps[next_step]
                 if told == _LATER:
                     break
                 at = data.rfind(b"\n", at, told) + 1 or at
@@ -166,14 +171,17 @@ def outline_wire(fd: int, end: int | None = None) -> WireOutline:
             if stop < 0:
                 stop = last
             if stop > at:
-                take(data[at:stop], start + at)
+                line = data[at:stop]
+                try:
+                    plain = decode_turn(line)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    reader.take(line, start + at)
+                else:
+                    message = plain.message
+                    hear(message.type, message.payload.user_input, plain.timestamp, start + at, start + stop)
             at = stop + 1
     reader.outline.turns = fold.turns
     return reader.outline
-
-
-def _found(place: int) -> int:
-    return _LATER if place < 0 else place
 
 
 class _WireReader:
@@ -188,24 +196,19 @@ class _WireReader:
         self.asks_for_steps = True
 
     def take(self, line: bytes, offset: int) -> None:
-        """Take one line that begins at ``offset``."""
-        plain = turn_record(line)
-        if plain is not None:
-            message = plain.message
-            self._hear(message.type, message.payload.user_input, plain.timestamp, offset, offset + len(line))
-            return
+        """Take one line, which begins at ``offset`` and is no plain record."""
         records, damage = records_in_line(line)
         pieces: list[tuple[int, int, WireMessageRecord | bytes]] = [*records]
         pieces += [_piece(line, each) for each in damage]
         for start, stop, record in sorted(pieces, key=lambda piece: piece[0]):
             if not isinstance(record, bytes):
                 said = record.message.payload.get("user_input")
-                self._hear(record.type, said, record.timestamp, offset + start, offset + stop)
+                self.hear(record.type, said, record.timestamp, offset + start, offset + stop)
             elif _TORN_BEGIN.search(record) or not self.fold.is_open:
                 self.outline.torn.append(offset + start)
                 self._mark(Mark(2 * len(self.fold.turns) - 1, None, is_turn=True))
 
-    def _hear(self, kind: str, said: object, timestamp: float, start: int, stop: int) -> None:
+    def hear(self, kind: str, said: object, timestamp: float, start: int, stop: int) -> None:
         """Take one record: its type, the user's words in it if there are any, its time and its place."""
         outline, fold = self.outline, self.fold
         if kind == "StepBegin":
@@ -218,7 +221,7 @@ class _WireReader:
             position = 2 * len(fold.turns)
             fold.begin(text, timestamp, start)
             apart = bool(outline.marks) and outline.marks[-1].is_init
-            self._mark(Mark(position, text, is_turn=True, apart=apart))
+            self._mark(Mark(position, text, True, False, apart))
             if text.lstrip()[:1] == "/" and text.split(maxsplit=1)[0] in _CLEARING:
                 outline.rotations.append(position)
         elif kind == TURN_END:
@@ -511,14 +514,14 @@ def _match(row: Sequence[tuple[Item, int]], wire: WireOutline, *, latest: bool) 
     items = [item for item, _ in row]
     item_order = range(len(items) - 1, -1, -1) if latest else range(len(items))
     mark_order = range(len(marks) - 1, -1, -1) if latest else range(len(marks))
-    places: defaultdict[str, list[int]] = defaultdict(list)
-    for step, mark_index in enumerate(mark_order):
-        text = marks[mark_index].text
-        if text is not None:
-            places[text].append(step)
     counts: defaultdict[str, int] = defaultdict(int)
     for item in items:
         counts[item.text] += 1
+    places: dict[str | None, list[int]] = {text: [] for text in counts}
+    for step, mark_index in enumerate(mark_order):
+        found_at = places.get(marks[mark_index].text)
+        if found_at is not None:
+            found_at.append(step)
     seen: defaultdict[str, int] = defaultdict(int)
     # The heaviest chains so far, as a tree of prefix maxima over the marks.
     tree: list[tuple[int, int]] = [(0, -1)] * (len(marks) + 1)
@@ -537,7 +540,7 @@ def _match(row: Sequence[tuple[Item, int]], wire: WireOutline, *, latest: bool) 
         rank = seen[item.text]
         seen[item.text] += 1
         found = []
-        for step in _within_reach(places.get(item.text, []), rank, counts[item.text]):
+        for step in _within_reach(places[item.text], rank, counts[item.text]):
             mark_index = mark_order[step]
             weight, chain = heaviest_before(step)
             worth = row[item_index][1] * (3 if wire.has_message(marks[mark_index]) else 2)

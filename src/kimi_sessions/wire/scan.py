@@ -7,6 +7,9 @@ Everything here decodes lines by the one policy of ``_lines``; it only chooses w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
 
 from kimi_sessions import _fs
 from kimi_sessions._lines import decode_line, iter_blocks
@@ -14,11 +17,108 @@ from kimi_sessions._text import title_from, user_text
 
 from .records import WireMessageRecord, record_from_line, record_from_span, refuse
 
-__all__ = ["HEAD_BYTES", "first_prompt", "holds_more_than_headers", "lines_from_end", "records_of"]
+__all__ = [
+    "BEGINNINGS",
+    "ENDINGS",
+    "HEAD_BYTES",
+    "Names",
+    "TurnRecord",
+    "decode_turn",
+    "first_prompt",
+    "holds_more_than_headers",
+    "lines_from_end",
+    "places_of",
+    "records_of",
+    "turn_record",
+]
 
 #: One read of this size holds all of a small log, and the header and first prompt of most others.
 HEAD_BYTES = 1 << 13
-_TURN_BEGIN = b"TurnBegin"
+#: One read of a search through a whole log: it stays in the processor's cache while it is looked through.
+_PIECE_BYTES = 1 << 18
+
+
+# --- where a name stands -------------------------------------------------------------------------------------------
+
+
+class Names(NamedTuple):
+    """Names of one length to look for, and the place in all of them of one letter that is rare in logs."""
+
+    texts: tuple[bytes, ...]
+    rare: int
+
+
+BEGINNINGS = Names((b"TurnBegin",), 4)
+ENDINGS = Names((b"TurnEnd",), 4)
+
+
+def places_of(data: bytes, names: Names, stop: int) -> list[int]:
+    """
+    Return where any of the names stands in ``data[:stop]``, in order.
+
+    The C library finds a single letter many times faster than Python finds a word, so the letter is looked for, as
+    long as it is rare: in encoded pictures none is.
+    """
+    texts, skip = names
+    find, starts = data.find, data.startswith
+    rare = texts[0][skip : skip + 1]
+    last = stop - len(texts[0]) + skip + 1
+    left = 16 + (stop >> 9)
+    found = []
+    at = find(rare, skip, last)
+    while at >= 0:
+        if starts(texts, at - skip):
+            found.append(at - skip)
+        left -= 1
+        if left < 0:
+            return found + _places_of_words(data, texts, at - skip + 1, stop)
+        at = find(rare, at + 1, last)
+    return found
+
+
+def _places_of_words(data: bytes, texts: tuple[bytes, ...], start: int, stop: int) -> list[int]:
+    found = []
+    for text in texts:
+        at = data.find(text, start, stop)
+        while at >= 0:
+            found.append(at)
+            at = data.find(text, at + 1, stop)
+    return sorted(found)
+
+
+# --- what a line tells ---------------------------------------------------------------------------------------------
+
+
+class _Prompt(msgspec.Struct, gc=False):
+    """The one field of a TurnBegin or SteerInput that counts here; of any type, as it comes."""
+
+    user_input: Any = None
+
+
+class _TurnMessage(msgspec.Struct, gc=False):
+    """The message of a record, of whose payload only a prompt is decoded."""
+
+    type: str
+    payload: _Prompt
+
+
+class TurnRecord(msgspec.Struct, gc=False):
+    """A record as far as it tells about turns."""
+
+    timestamp: float
+    message: _TurnMessage
+
+
+#: Decodes a line that is a plain record. Raises what ``turn_record`` catches.
+decode_turn = msgspec.json.Decoder(TurnRecord).decode
+
+
+def turn_record(line: bytes) -> TurnRecord | None:
+    """Decode a line that is a plain record, fast; None if it needs the whole policy."""
+    try:
+        return decode_turn(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def records_of(line: bytes) -> list[WireMessageRecord]:
@@ -50,19 +150,31 @@ def first_prompt(fd: int, head: bytes, size: int) -> str:
     Only lines that hold the type's name are decoded, so a prompt far into a large log is found at scanning speed.
     """
     for data in (head,) if size <= len(head) else _pieces(fd, head, size):
-        at = data.find(_TURN_BEGIN)
-        while at >= 0:
+        end = 0
+        for at in places_of(data, BEGINNINGS, len(data)):
+            if at < end:
+                continue  # one more on the same line
             start = data.rfind(b"\n", 0, at) + 1
             end = data.find(b"\n", at)
             if end < 0:
                 end = len(data)
-            for record in records_of(data[start:end]):
-                if record.type == "TurnBegin":
-                    title = title_from(user_text(record.message.payload.get("user_input")))
-                    if title:
-                        return title
-            at = data.find(_TURN_BEGIN, end)
+            for prompt in _prompts_in(data[start:end]):
+                title = title_from(user_text(prompt))
+                if title:
+                    return title
     return ""
+
+
+def _prompts_in(line: bytes) -> Iterator[object]:
+    """Yield the user's words, as they come, of each TurnBegin on a line."""
+    plain = turn_record(line)
+    if plain is not None:
+        if plain.message.type == "TurnBegin":
+            yield plain.message.payload.user_input
+        return
+    for record in records_of(line):
+        if record.type == "TurnBegin":
+            yield record.message.payload.get("user_input")
 
 
 def _pieces(fd: int, head: bytes, size: int) -> Iterator[bytes]:
@@ -78,7 +190,7 @@ def _pieces(fd: int, head: bytes, size: int) -> Iterator[bytes]:
         if not data:
             break
         offset += len(data)
-        piece = min(piece * 8, 1 << 20)
+        piece = min(piece * 8, _PIECE_BYTES)
         cut = data.rfind(b"\n")
         if cut < 0:
             rest.append(data)

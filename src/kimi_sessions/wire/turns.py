@@ -14,7 +14,6 @@ record would give. (A type name spelled with JSON escapes would be missed; nothi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -28,6 +27,7 @@ from kimi_sessions._lines import Damage, decode_line
 from kimi_sessions._text import user_text
 
 from .records import WireMessageRecord, record_from_line, record_from_span, refuse
+from .scan import BEGINNINGS, ENDINGS, decode_turn, places_of, turn_record
 
 __all__ = [
     "Turn",
@@ -37,12 +37,10 @@ __all__ = [
     "read_turns",
     "records_in_line",
     "scan_turns",
-    "turn_record",
 ]
 
 TURN_BEGIN = "TurnBegin"
 TURN_END = "TurnEnd"
-_NAMES = re.compile(rb"Turn(?:Begin|End)")
 #: One read of the byte search, in memory that is used again for the next; larger reads are no faster.
 _SCAN_BYTES = 1 << 18
 
@@ -88,37 +86,6 @@ def records_in_line(line: bytes) -> tuple[list[PlacedRecord], list[Damage]]:
         if record is not None:
             found.append(PlacedRecord(span.offset, span.offset + len(span.raw), record))
     return found, decoded.damage
-
-
-class Prompt(msgspec.Struct, gc=False):
-    """The one field of a TurnBegin or SteerInput that counts here; of any type, as it comes."""
-
-    user_input: Any = None
-
-
-class TurnMessage(msgspec.Struct, gc=False):
-    """The message of a record, of whose payload only a prompt is decoded."""
-
-    type: str
-    payload: Prompt
-
-
-class TurnRecord(msgspec.Struct, gc=False):
-    """A record as far as it tells about turns."""
-
-    timestamp: float
-    message: TurnMessage
-
-
-_decode_turn = msgspec.json.Decoder(TurnRecord).decode
-
-
-def turn_record(line: bytes) -> TurnRecord | None:
-    """Decode a line that is a plain record, fast; None if it needs the whole policy."""
-    try:
-        return _decode_turn(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 class TurnFold:
@@ -208,8 +175,9 @@ def scan_turns(fd: int, end: int | None = None, *, after: TurnScan | None = None
         else:
             settled = tuple(fold.turns)
         done = 0
-        for match in _NAMES.finditer(data, 0, stop):
-            at = match.start()
+        places = places_of(data, BEGINNINGS, stop) + places_of(data, ENDINGS, stop)
+        places.sort()
+        for at in places:
             if at < done:
                 continue  # one more on the same line
             first = data.rfind(b"\n", done, at) + 1 or done
@@ -218,7 +186,7 @@ def scan_turns(fd: int, end: int | None = None, *, after: TurnScan | None = None
                 done = stop
             line = data[first:done]
             try:
-                plain = _decode_turn(line)
+                plain = decode_turn(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 fold.feed_line(line, start + first)
                 continue
