@@ -53,7 +53,7 @@ _LONG_BYTES = 4 << 20
 _DAY_S = 86_400.0
 
 
-class Facts:
+class Facts(msgspec.Struct, gc=False, eq=False):
     """
     What is known of one session without opening it.
 
@@ -62,28 +62,16 @@ class Facts:
     ``flat`` names the flat file that an old client's session still is, where it could not be moved; else "".
     """
 
-    __slots__ = (
-        "_extra",
-        "_problems",
-        "_state",
-        "empty",
-        "flat",
-        "id",
-        "merged_legacy",
-        "title",
-        "updated_at",
-    )
-
-    def __init__(self, session_id: str) -> None:
-        self.id = session_id
-        self.title = UNTITLED
-        self.updated_at = 0.0
-        self.empty = True
-        self.flat = ""
-        self._state: dict[str, Any] | bytes = b""
-        self._extra: dict[str, Any] | bytes = b""
-        self.merged_legacy = False
-        self._problems: list[Finding] | None = None
+    # No cycle can come about here, and a list makes ten thousand: the garbage collector need not know of them.
+    id: str
+    title: str = UNTITLED
+    updated_at: float = 0.0
+    empty: bool = True
+    flat: str = ""
+    merged_legacy: bool = False
+    _state: dict[str, Any] | bytes = b""
+    _extra: dict[str, Any] | bytes = b""
+    _problems: list[Finding] | None = None
 
     @property
     def problems(self) -> list[Finding]:
@@ -125,6 +113,11 @@ class Facts:
         """State and extra as they are held: bytes of JSON where nobody has asked yet."""
         return self._state, self._extra
 
+    @property
+    def has_problems(self) -> bool:
+        """True if anything was found wrong."""
+        return bool(self._problems)
+
     def hold(self, state: bytes, extra: bytes) -> None:
         """Take both documents as bytes of JSON, to be decoded when asked for."""
         self._state = state
@@ -135,27 +128,25 @@ def _decoded(data: bytes) -> dict[str, Any]:
     return (parse_document(data).value or {}) if data else {}
 
 
-class Marks:
+class Marks(msgspec.Struct, gc=False, eq=False):
     """
     What the facts of a session were read from: a later look at the same files tells whether they still hold.
 
     Each is None where the file was not there. ``lasting`` is False where the facts depend on more than these and on
     what is there (the clock, a file that could not be read, uploads). ``needs_context`` is True where they depend on
     the context, of which else only its being there counts. ``recall`` may be set to something that knows the first
-    prompt of a long log faster than by looking for it: called with the open log, what is known of it, and its head.
+    prompt of a long log faster than by looking for it: called with the open log, the session's id, what is known of
+    the log, and its head.
     """
 
-    __slots__ = ("context", "extra", "lasting", "legacy", "needs_context", "recall", "state", "wire")
-
-    def __init__(self) -> None:
-        self.wire: os.stat_result | None = None
-        self.state: os.stat_result | None = None
-        self.extra: os.stat_result | None = None
-        self.legacy: os.stat_result | None = None
-        self.context: os.stat_result | None = None
-        self.lasting = True
-        self.needs_context = False
-        self.recall: Callable[[int, os.stat_result, bytes], str] | None = None
+    wire: os.stat_result | None = None
+    state: os.stat_result | None = None
+    extra: os.stat_result | None = None
+    legacy: os.stat_result | None = None
+    context: os.stat_result | None = None
+    lasting: bool = True
+    needs_context: bool = False
+    recall: Callable[[int, str, os.stat_result, bytes], str] | None = None
 
 
 class _StateFields(msgspec.Struct):
@@ -200,8 +191,10 @@ def _read_document(path: str, root_fd: int) -> tuple[bytes | None, os.stat_resul
     except OSError as error:
         return None, None, f"can't be read: {error.strerror}"
     try:
-        data = fs.read(fd, _DOCUMENT_BYTES)
-        if len(data) == _DOCUMENT_BYTES or len(data) < found.st_size:
+        # One byte more than there should be: so one read tells that this is all.
+        want = min(found.st_size + 1, _DOCUMENT_BYTES)
+        data = fs.read(fd, want)
+        if len(data) == want or len(data) < found.st_size:
             data = _fs.read_small(path, dir_fd=root_fd)
     except OSError as error:
         return None, found, f"can't be read: {error.strerror}"
@@ -315,7 +308,7 @@ def read_facts(
                 facts.empty = False
             if not title:
                 if marks.recall is not None and size > _LONG_BYTES:
-                    prompt = marks.recall(fd, found, head)
+                    prompt = marks.recall(fd, name, found, head)
                 else:
                     prompt = first_prompt(fd, head, size)
         except OSError as error:

@@ -14,10 +14,13 @@ from __future__ import annotations
 import os
 import stat as stat_module
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from . import _fs, ids, layout, metadata
 from ._document import dump_document, read_document
@@ -46,8 +49,7 @@ _LONG_BYTES = 16 << 20
 __all__ = ["Listing", "Located", "WorkDirStore"]
 
 
-@dataclass(slots=True)
-class Located:
+class Located(msgspec.Struct, gc=False):
     """A session that was found: its facts, and the sessions folder it lies in."""
 
     facts: Facts
@@ -56,10 +58,15 @@ class Located:
 
 @dataclass(slots=True)
 class Listing:
-    """What a scan found: sessions in no particular order, and what is wrong with the store itself."""
+    """
+    What a scan found: sessions in no particular order, and what is wrong with the store itself.
+
+    ``rest`` is what may be done when the answer was given: keep in the catalog what had to be read.
+    """
 
     located: list[Located] = field(default_factory=list)
     problems: list[Finding] = field(default_factory=list)
+    rest: list[Callable[[], None]] = field(default_factory=list)
 
 
 class WorkDirStore:
@@ -160,14 +167,13 @@ class WorkDirStore:
         self, fd: int, path: str, seen: set[str], listing: Listing, *, limit: int | None
     ) -> None:
         now = time.time()
-        folders: list[str] = []
+        names: list[str] = []
         flats: list[str] = []
         with _fs.active().scandir(fd) as entries:
             for entry in entries:
                 name = entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    if name[0] not in ".-":
-                        folders.append(name)
+                    names.append(name)
                 elif entry.is_symlink():
                     listing.problems.append(
                         Finding("link", clean(name), "a link in a sessions folder; not followed")
@@ -176,28 +182,17 @@ class WorkDirStore:
                     flats.append(name)
         clashes: dict[str, list[Finding]] = {}
         if flats:
-            clashes = move_flats(fd, path, flats, set(folders))
+            clashes = move_flats(fd, path, flats, {name for name in names if name[0] not in ".-"})
             with _fs.active().scandir(fd) as entries:
-                folders = [
-                    e.name for e in entries if e.is_dir(follow_symlinks=False) and e.name[0] not in ".-"
-                ]
-        names = []
-        for name in folders:
-            if name in seen or name.startswith(layout.DELETING_PREFIX):
-                continue
-            if not (name.isascii() and name.replace("-", "").isalnum()):
-                try:
-                    ids.parse_session_id(name)
-                except InvalidIdError as error:
-                    listing.problems.append(
-                        Finding("bad-name", clean(name), f"not a session's name: {error.reason}")
-                    )
-                    continue
-            names.append(name)
-        for facts in _read_all(fd, path, names, now, limit):
-            facts.problems.extend(clashes.pop(facts.id, ()))
-            seen.add(facts.id)
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        if seen:
+            names = [name for name in names if name not in seen]
+        is_session = partial(_is_session_name, problems=listing.problems)
+        for facts in _read_all(fd, path, names, is_session, now=now, limit=limit, rest=listing.rest):
+            if clashes:
+                facts.problems.extend(clashes.pop(facts.id, ()))
             listing.located.append(Located(facts, path))
+        seen.update(located.facts.id for located in listing.located)
         for session_id, problems in clashes.items():
             # A store that can't be written can still be read: the flat file, where it is.
             flat = read_flat_facts(fd, session_id, flats_of(fd, session_id))
@@ -370,17 +365,44 @@ class WorkDirStore:
         return self.trust.verify(session_id, document.value, state)
 
 
-def _read_all(fd: int, path: str, names: list[str], now: float, limit: int | None) -> Iterable[Facts]:
+def _is_session_name(name: str, *, problems: list[Finding]) -> bool:
+    """Tell whether a folder's name can be a session's; what looks as if it should be one and can't is a problem."""
+    if name.isascii() and name.replace("-", "").isalnum() and name[0] != "-":
+        return True
+    if name[0] in ".-" or name.startswith(layout.DELETING_PREFIX):
+        return False
+    try:
+        ids.parse_session_id(name)
+    except InvalidIdError as error:
+        problems.append(Finding("bad-name", clean(name), f"not a session's name: {error.reason}"))
+        return False
+    return True
+
+
+def _read_all(
+    fd: int,
+    path: str,
+    names: list[str],
+    is_session: Callable[[str], bool],
+    *,
+    now: float,
+    limit: int | None,
+    rest: list[Callable[[], None]],
+) -> Iterable[Facts]:
     """Read the facts of sessions, with the catalog where there are many, without it where it can't be had."""
     if len(names) > _MANY:
         from .catalog import listing as catalog_listing
         from .catalog._database import CatalogUnusableError
 
         try:
-            return catalog_listing.list_facts(fd, path, names, now=now, limit=limit)
+            found, keep = catalog_listing.list_facts(fd, path, names, is_session, now=now, limit=limit)
+            rest.append(keep)
+            return found
         except CatalogUnusableError as error:
             _logger().debug("listing %s without the catalog: %s", path, error)
-    return (facts for name in names if (facts := facts_of(fd, name, now=now)) is not None)
+    return (
+        facts for name in names if is_session(name) and (facts := facts_of(fd, name, now=now)) is not None
+    )
 
 
 def _read_one(fd: int, path: str, name: str) -> Facts | None:

@@ -16,6 +16,7 @@ UNTITLED = "Untitled"
 #: Code points, not display cells.
 TITLE_WIDTH = 50
 _ELLIPSIS = "…"
+_ENOUGH = 4 * TITLE_WIDTH
 
 #: C0 and C1 controls, bidi overrides, embeddings and isolates, lone surrogates: each can move a cursor, reverse a
 #: line or break an encoder. The marks U+200E, U+200F and U+061C do none of that and belong to right-to-left text.
@@ -36,7 +37,10 @@ def shorten(text: str, width: int = TITLE_WIDTH) -> str:
 
     The cut is at the last space at index 1 to ``width - 1``, else hard at ``width - 1``.
     """
-    text = " ".join(text.split())
+    return _cut(" ".join(text.split()), width)
+
+
+def _cut(text: str, width: int) -> str:
     if len(text) <= width:
         return text
     cut = width - len(_ELLIPSIS)
@@ -78,4 +82,8 @@ def user_text(user_input: object) -> str:
 
 def title_from(text: str) -> str:
     """Return the title made of a prompt, "" if nothing of it can be shown."""
-    return shorten(clean(text))
+    # What comes later than this tells nothing, unless there is little but white space before it.
+    title = " ".join(clean(text[:_ENOUGH]).split())
+    if len(title) <= TITLE_WIDTH and len(text) > _ENOUGH:
+        title = " ".join(clean(text).split())
+    return _cut(title, TITLE_WIDTH)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +41,8 @@ from .metadata import WorkDirMeta
 from .trust import Verdict, approvals_of, mask_approvals
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ._append_log import Durability
     from .context.file import ContextFile
     from .state import SessionState
@@ -74,6 +77,34 @@ async def _in_thread(step: Callable[..., _R], *args: Any, **kwargs: Any) -> _R:
         if asyncio._get_running_loop() is not None:
             return await asyncio.to_thread(step, *args, **kwargs)
     return step(*args, **kwargs)
+
+
+async def _answered(step: Callable[[_List[Callable[[], None]]], _R]) -> _R:
+    """
+    Run a step as ``_in_thread`` does. What it puts into the list that it is called with is done when the answer was
+    given, in one of the loop's threads, which the loop waits for at its end; where no loop runs, before.
+    """
+    rest: _List[Callable[[], None]] = []
+    answer = await _in_thread(step, rest)
+
+    def finish() -> None:
+        for each in rest:
+            each()
+
+    if rest and "asyncio" in sys.modules:
+        import asyncio
+
+        loop = asyncio._get_running_loop()
+        if loop is not None:
+            loop.run_in_executor(None, copy_context().run, finish).add_done_callback(_tell_failure)
+            return answer
+    finish()
+    return answer
+
+
+def _tell_failure(done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and done.exception() is not None:
+        _warn("after a list was given: %r", done.exception())
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -772,14 +803,16 @@ class Session:
         ``problems`` tell what is wrong with the store.
         """
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
-        return await _in_thread(_list, [(store, True, _layout.LOCAL_KAOS)], include_empty, limit)
+        stores = [(store, True, _layout.LOCAL_KAOS)]
+        return await _answered(lambda rest: _list(stores, include_empty, limit, rest))
 
     @staticmethod
     async def list_all(
         *, layout: Layout | None = None, include_empty: bool = False, limit: int | None = None
     ) -> SessionList:
         """Return the sessions of every known work dir, also of ones that are gone, newest first."""
-        return await _in_thread(_list_all, layout or ProjectLayout(), include_empty, limit)
+        which = layout or ProjectLayout()
+        return await _answered(lambda rest: _list_all(which, include_empty, limit, rest))
 
     @staticmethod
     async def continue_(
@@ -883,31 +916,43 @@ def _make(
 
 
 def _list(
-    stores: list[tuple[WorkDirStore, bool, str]], include_empty: bool, limit: int | None
+    stores: list[tuple[WorkDirStore, bool, str]],
+    include_empty: bool,
+    limit: int | None,
+    rest: list[Callable[[], None]],
 ) -> SessionList:
-    rows: list[tuple[float, str, WorkDirStore, Located, bool, str]] = []
+    """List sessions; put into ``rest`` what may be done when the answer was given."""
+    found: list[tuple[float, str, int, Located]] = []
     problems: list[Finding] = []
-    for store, known, kaos in stores:
+    for index, (store, _, _) in enumerate(stores):
         listing: Listing = store.scan(limit)
         problems.extend(listing.problems)
+        rest.extend(listing.rest)
         for located in listing.located:
             facts = located.facts
             if include_empty or not facts.empty:
-                rows.append((-facts.updated_at, facts.id, store, located, known, kaos))
-    rows.sort(key=lambda row: row[:2])
+                found.append((-facts.updated_at, facts.id, index, located))
+    # One store has one session of an id: no two are told apart by what stands last.
+    found.sort()
     if limit is not None:
-        rows = rows[: max(limit, 0)]
-    return SessionList((_make(row[2], row[3], known=row[4], kaos=row[5]) for row in rows), problems)
+        found = found[: max(limit, 0)]
+    sessions = []
+    for _, _, index, located in found:
+        store, known, kaos = stores[index]
+        sessions.append(_make(store, located, known=known, kaos=kaos))
+    return SessionList(sessions, problems)
 
 
-def _list_all(layout_: Layout, include_empty: bool, limit: int | None) -> SessionList:
+def _list_all(
+    layout_: Layout, include_empty: bool, limit: int | None, rest: list[Callable[[], None]]
+) -> SessionList:
     known, texts = metadata.known_work_dirs(layout_)
     stores = []
     for entry in known:
         sessions_path = entry.sessions_path
         store = WorkDirStore(layout_, entry.path or sessions_path, sessions_path=sessions_path)
         stores.append((store, entry.path is not None, entry.kaos))
-    sessions = _list(stores, include_empty, limit)
+    sessions = _list(stores, include_empty, limit, rest)
     sessions.problems.extend(Finding("registry", "", text) for text in texts)
     return sessions
 
@@ -923,7 +968,11 @@ def _continue(store: WorkDirStore, allow_untrusted: bool) -> Session | None:
                 if session.trusted or allow_untrusted:
                     return session
                 untrusted = session
-    for session in _list([(store, True, _layout.LOCAL_KAOS)], False, None):
+    rest: list[Callable[[], None]] = []
+    sessions = _list([(store, True, _layout.LOCAL_KAOS)], False, None, rest)
+    for each in rest:
+        each()
+    for session in sessions:
         if session.archived:
             continue
         if session.trusted or allow_untrusted:

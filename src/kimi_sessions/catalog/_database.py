@@ -22,6 +22,7 @@ from kimi_sessions import _fs, layout
 from kimi_sessions.errors import HomeNotFoundError
 
 __all__ = [
+    "CatalogMissingError",
     "CatalogUnusableError",
     "Connection",
     "catalog_path",
@@ -34,7 +35,7 @@ __all__ = [
 Connection = sqlite3.Connection
 
 #: The shape of what is below. Raised with every change to it.
-_VERSION = 1
+_VERSION = 3
 #: How long to wait for another process's write before doing without. Readers never wait for it.
 _BUSY_S = 0.25
 _SCHEMA = """
@@ -43,14 +44,9 @@ CREATE TABLE folder (id INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE);
 
 -- What a list shows of a session, and marks of the files that says it. Sessions without content are not here.
 CREATE TABLE listed (
-  folder INTEGER NOT NULL, name TEXT NOT NULL,
-  wire_ino INTEGER, wire_size INTEGER, wire_ctime INTEGER,
-  context_ino INTEGER, context_size INTEGER, context_ctime INTEGER,
-  updated_at REAL NOT NULL,
-  dir_ino INTEGER NOT NULL, dir_ctime INTEGER NOT NULL,
-  state_ino INTEGER, state_size INTEGER, state_ctime INTEGER,
-  extra_ino INTEGER, extra_size INTEGER, extra_ctime INTEGER,
-  title TEXT NOT NULL, problems TEXT, state BLOB NOT NULL, extra BLOB NOT NULL,
+  folder INTEGER NOT NULL, name TEXT NOT NULL, updated_at REAL NOT NULL,
+  log TEXT NOT NULL, log_size INTEGER NOT NULL, log_ctime INTEGER NOT NULL, marks BLOB NOT NULL,
+  title TEXT NOT NULL, problems BLOB, state BLOB NOT NULL, extra BLOB NOT NULL,
   PRIMARY KEY (folder, name)
 ) WITHOUT ROWID;
 
@@ -91,6 +87,10 @@ class CatalogUnusableError(Exception):
     """The catalog can't be had now; do without. Never leaves this library."""
 
 
+class CatalogMissingError(CatalogUnusableError):
+    """There is no catalog yet."""
+
+
 def catalog_path() -> str:
     """Return where the catalog is. Raises HomeNotFoundError."""
     return str(layout.cache_home() / layout.CATALOG)
@@ -101,12 +101,15 @@ def opened(*, make: bool = True) -> Iterator[Connection]:
     """
     Give a connection for one operation; its changes are made in ``writing``.
 
-    With ``make`` False a catalog that is not there is not made. Raises CatalogUnusableError, also for any failure of
-    SQLite inside the block; a file that turned out to be broken is removed first.
+    With ``make`` False a catalog that is not there is not made. Raises CatalogMissingError then, CatalogUnusableError
+    for one that can't be had and for any failure of SQLite inside the block; a file that turned out to be broken is
+    removed first.
     """
     try:
         path = catalog_path()
         connection = _connect(path, make=make)
+    except FileNotFoundError as error:
+        raise CatalogMissingError(str(error)) from error
     except (HomeNotFoundError, OSError, sqlite3.Error) as error:
         raise CatalogUnusableError(str(error)) from error
     try:
@@ -179,8 +182,11 @@ def _try_to_connect(path: str, *, make: bool) -> Connection:
     try:
         version = _version(connection)
         if version == 0:
+            # What fills it first goes straight into the file; beside a log it would be written twice.
             _make(connection)
             version = _version(connection)
+        else:
+            _let_readers_through(connection)
         if version > _VERSION:
             message = f"the catalog has version {version}"
             raise CatalogUnusableError(message)
@@ -202,7 +208,6 @@ def _version(connection: Connection) -> int:
 
 def _make(connection: Connection) -> None:
     connection.execute("PRAGMA page_size = 8192")
-    connection.execute("PRAGMA journal_mode = WAL")
     with writing(connection):
         if _version(connection) != 0:
             return  # another process was first
@@ -213,6 +218,18 @@ def _make(connection: Connection) -> None:
             if statement.strip():
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {_VERSION:d}")
+
+
+def _let_readers_through(connection: Connection) -> None:
+    """Have changes written to a log beside the file from now on, so that nobody who reads waits for one who writes."""
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+        return
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise
+        # Somebody is at it just now: the next one who opens it will do this.
 
 
 def _is_broken(error: sqlite3.Error) -> bool:

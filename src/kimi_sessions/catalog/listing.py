@@ -11,8 +11,12 @@ is not believed: a second change within one tick of the file system's clock woul
 from __future__ import annotations
 
 import heapq
+import logging
 import os
 import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from struct import Struct
 from typing import Any
 
 import orjson
@@ -22,7 +26,15 @@ from kimi_sessions._facts import Facts, Marks, facts_of
 from kimi_sessions.findings import Finding
 from kimi_sessions.wire.scan import first_prompt
 
-from ._database import Connection, ensure_folder_id, folder_id, opened, writing
+from ._database import (
+    CatalogMissingError,
+    CatalogUnusableError,
+    Connection,
+    ensure_folder_id,
+    folder_id,
+    opened,
+    writing,
+)
 from ._logs import PROMPT, Place, find_position, marks_of, resumes, save_position, tail_of
 
 __all__ = ["list_facts", "one_facts"]
@@ -32,150 +44,247 @@ __all__ = ["list_facts", "one_facts"]
 _SETTLED_NS = 100_000_000
 _SETTLED_COARSE_NS = 2_500_000_000
 _DAY_S = 86_400.0
+_log = logging.getLogger("kimi_sessions")
 
-_PLACE = "name, wire_ino, wire_size, wire_ctime, context_ino, context_size, context_ctime, updated_at"
-_COLUMNS = (
-    f"{_PLACE}, dir_ino, dir_ctime, state_ino, state_size, state_ctime, extra_ino, extra_size, extra_ctime, "
-    "title, problems, state, extra"
-)
-_ALL_PLACES = f"SELECT {_PLACE} FROM listed WHERE folder = ?"  # noqa: S608 - fixed text, here and below
-_ALL = f"SELECT {_COLUMNS} FROM listed WHERE folder = ?"  # noqa: S608
+#: What was looked at, of two kinds of marks: which of the four files count (a bit each, in this order), the folder's
+#: inode and ctime, and inode, size and ctime of the wire log, the context, the state and our own facts.
+_MARKS = Struct("<B Qq QQq QQq QQq QQq")
+_WIRE, _CONTEXT, _STATE, _EXTRA = 1, 2, 4, 8
+_NO_MARK = (0, 0, 0)
+
+_ALL_PLACES = "SELECT name, -updated_at, log, log_size, log_ctime FROM listed WHERE folder = ?"
+_ALL = "SELECT name, updated_at, marks, title, problems, state, extra FROM listed WHERE folder = ?"
 _ONE = f"{_ALL} AND name = ?"
-_PUT = f"INSERT OR REPLACE INTO listed (folder, {_COLUMNS}) VALUES ({', '.join('?' * 21)})"  # noqa: S608
+_PUT = (
+    "INSERT OR REPLACE INTO listed (folder, name, updated_at, log, log_size, log_ctime, "
+    "marks, title, problems, state, extra) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _Row = tuple[Any, ...]
+_WIRE_TAIL, _CONTEXT_TAIL = f"/{layout.WIRE}", f"/{layout.CONTEXT}"
+_STATE_TAIL, _EXTRA_TAIL = f"/{layout.STATE}", f"/{layout.SESSION}"
 
 
-def list_facts(fd: int, path: str, names: list[str], *, now: float, limit: int | None = None) -> list[Facts]:
+def list_facts(
+    fd: int,
+    path: str,
+    names: Iterable[str],
+    is_session: Callable[[str], bool],
+    *,
+    now: float,
+    limit: int | None = None,
+) -> tuple[list[Facts], Callable[[], None]]:
     """
-    Return the facts of those of ``names`` in an open sessions folder that are sessions.
+    Return the facts of those of ``names`` in an open sessions folder that are sessions, and a step that keeps in the
+    catalog what had to be read, to be called when the answer was given; it never raises.
 
-    With ``limit`` the newest so many that are not empty are among them, and others may be missing. Raises
-    CatalogUnusableError if the catalog can't be had.
+    ``is_session`` tells of a name whether it can be one's; a name that is in the catalog was one's. With ``limit``
+    the newest so many that are not empty are among them, and others may be missing. Raises CatalogUnusableError if a
+    catalog is there and can't be had.
     """
-    with opened() as connection:
-        number = folder_id(connection, path)
-        scan = _Scan(fd, now, connection, number)
-        if number is None:
-            found = [facts for name in names if (facts := scan.read(name)) is not None]
-            gone: set[str] = set()
-        elif limit is None:
-            found, gone = _all(scan, connection, number, names)
-        else:
-            found, gone = _newest(scan, connection, number, names, limit)
-        scan.save(path, gone)
-    return found
+    scan = _Scan(fd, now)
+    left = set(names)
+    found: list[Facts] = []
+    try:
+        with opened(make=False) as connection:
+            number = scan.use(connection, path)
+            # Both take out of ``left`` what they tell of.
+            if limit is None:
+                found = list(scan.unchanged(connection.execute(_ALL, (number,)), left))
+                found += scan.read_all(left, is_session)
+            else:
+                line = scan.unmoved(connection.execute(_ALL_PLACES, (number,)), left)
+                fresh = scan.read_all(left, is_session)
+                found = scan.newest(connection, line, fresh, limit) + fresh
+    except CatalogMissingError:
+        found = scan.read_all(left, is_session)
+    return found, partial(scan.keep, path)
 
 
 def one_facts(fd: int, path: str, name: str) -> Facts | None:
     """Return the facts of one session whose log takes long to read. Raises CatalogUnusableError."""
+    scan = _Scan(fd, time.time())
     with opened() as connection:
-        number = folder_id(connection, path)
-        scan = _Scan(fd, time.time(), connection, number)
-        row = None if number is None else connection.execute(_ONE, (number, name)).fetchone()
+        number = scan.use(connection, path)
+        row = connection.execute(_ONE, (number, name)).fetchone()
         if row is not None and scan.holds(row):
             return _facts_from(row)
         facts = scan.read(name)
-        scan.save(path, set())
+    scan.keep(path)
     return facts
 
 
 class _Scan:
     """One look at a sessions folder: what was read, and what of it is worth keeping."""
 
-    __slots__ = ("_checked_ns", "_connection", "_fd", "_fs", "_now", "_number", "_prompts", "_rows", "_stat")
+    __slots__ = (
+        "_checked_ns",
+        "_connection",
+        "_fd",
+        "_gone",
+        "_now",
+        "_number",
+        "_prompts",
+        "_read",
+        "_stat",
+    )
 
-    def __init__(self, fd: int, now: float, connection: Connection, number: int | None) -> None:
-        self._connection = connection
-        self._number = number
+    def __init__(self, fd: int, now: float) -> None:
+        self._connection: Connection | None = None
+        #: The folder's number in the catalog; none is 0.
+        self._number = 0
         self._prompts: list[tuple[str, tuple[int, int, int], bytes, str]] = []
         self._fd = fd
-        self._fs = _fs.active()
-        self._stat = self._fs.stat
+        self._stat = _fs.active().stat
         self._now = now
-        self._rows: list[_Row] = []
+        #: Id, time, the flags of the marks, inode, size and ctime of the four files, and what else a row has.
+        self._read: list[tuple[str, float, int, tuple[int, ...], tuple[Any, ...]]] = []
+        self._gone: list[str] = []
         self._checked_ns = time.time_ns()
 
+    def use(self, connection: Connection, path: str) -> int:
+        """Look into a catalog for what is known; return the folder's number in it."""
+        self._connection = connection
+        self._number = folder_id(connection, path) or 0
+        return self._number
+
+    def read_all(self, names: Iterable[str], is_session: Callable[[str], bool]) -> list[Facts]:
+        """Read the sessions among these names."""
+        read = self.read
+        return [facts for name in names if is_session(name) and (facts := read(name)) is not None]
+
     def read(self, name: str) -> Facts | None:
-        """Read a session, and note its row."""
-        try:
-            folder = self._stat(name, dir_fd=self._fd, follow_symlinks=False)
-        except OSError:
-            return facts_of(self._fd, name, now=self._now)
-        marks = Marks()
-        marks.recall = lambda fd, found, head: self._prompt(name, fd, found, head)
+        """Read a session, and note what may be kept of it."""
+        marks = Marks(recall=self._prompt)
         facts = facts_of(self._fd, name, now=self._now, marks=marks)
         if facts is None or facts.empty or not marks.lasting or marks.legacy is not None:
             return facts
+        wire = marks.wire
         state, extra = facts.documents
-        if not isinstance(state, bytes) or not isinstance(extra, bytes):
-            return facts  # damaged: it took the slow decoder, and will again
-        for result in (folder, marks.wire, marks.state, marks.extra, marks.context):
-            if result is not None and not _is_settled(result.st_ctime_ns, self._checked_ns):
-                return facts
-        self._rows.append(
-            (
-                name,
-                *_mark(marks.wire),
-                *_mark(marks.context if marks.needs_context else None),
-                facts.updated_at,
-                folder.st_ino,
-                folder.st_ctime_ns,
-                *_mark(marks.state),
-                *_mark(marks.extra),
-                facts.title,
-                _dump_problems(facts.problems),
-                state,
-                extra,
-            )
-        )
+        # What is not held as bytes is damaged: it took the slow decoder, and will again.
+        if (wire or marks.context) is not None and isinstance(state, bytes) and isinstance(extra, bytes):
+            flags = 0 if wire is None else _WIRE
+            if marks.needs_context:
+                flags |= _CONTEXT
+            if marks.state is not None:
+                flags |= _STATE
+            if marks.extra is not None:
+                flags |= _EXTRA
+            numbers = (*_mark(wire), *_mark(marks.context), *_mark(marks.state), *_mark(marks.extra))
+            # Values, as they were read: whoever gets the facts may change them before they are kept.
+            problems = _dump_problems(facts.problems) if facts.has_problems else None
+            self._read.append((name, facts.updated_at, flags, numbers, (facts.title, problems, state, extra)))
         return facts
+
+    def _rows(self, fd: int) -> Iterator[_Row]:
+        """Yield the rows of what was read and can't have changed since the look began."""
+        settled, stat, checked = _is_settled, _fs.active().stat, self._checked_ns
+        for name, updated_at, flags, numbers, shown in self._read:
+            try:
+                folder = stat(name, dir_fd=fd, follow_symlinks=False)
+            except OSError:
+                continue
+            counted = [folder.st_ctime_ns, *(numbers[3 * n + 2] for n in range(4) if flags & 1 << n)]
+            if not all(settled(changed, checked) for changed in counted):
+                continue
+            _, size, ctime = numbers[:3] if flags & _WIRE else numbers[3:6]
+            log = name + (_WIRE_TAIL if flags & _WIRE else _CONTEXT_TAIL)
+            marks = _MARKS.pack(flags, folder.st_ino, folder.st_ctime_ns, *numbers)
+            yield (name, updated_at, log, size, ctime, marks, *shown)
 
     def holds(self, row: _Row) -> bool:
         """Tell whether all that a row was read from is as it was."""
         stat, fd, name = self._stat, self._fd, row[0]
+        flags, ino, ctime, *files = _MARKS.unpack(row[2])
         try:
             found = stat(name, dir_fd=fd, follow_symlinks=False)
-            if found.st_ctime_ns != row[9] or found.st_ino != row[8]:
-                return False
             # What was not there is not there now: else the folder itself would have changed.
-            if row[3] is not None:
-                found = stat(f"{name}/{layout.WIRE}", dir_fd=fd, follow_symlinks=False)
-                if found.st_ctime_ns != row[3] or found.st_size != row[2] or found.st_ino != row[1]:
+            if found.st_ctime_ns != ctime or found.st_ino != ino:
+                return False
+            if flags & _WIRE:
+                found = stat(name + _WIRE_TAIL, dir_fd=fd, follow_symlinks=False)
+                if found.st_ctime_ns != files[2] or found.st_size != files[1] or found.st_ino != files[0]:
                     return False
-            if row[6] is not None:
-                found = stat(f"{name}/{layout.CONTEXT}", dir_fd=fd, follow_symlinks=False)
-                if found.st_ctime_ns != row[6] or found.st_size != row[5] or found.st_ino != row[4]:
+            if flags & _STATE:
+                found = stat(name + _STATE_TAIL, dir_fd=fd, follow_symlinks=False)
+                if found.st_ctime_ns != files[8] or found.st_size != files[7] or found.st_ino != files[6]:
                     return False
-            if row[12] is not None:
-                found = stat(f"{name}/{layout.STATE}", dir_fd=fd, follow_symlinks=False)
-                if found.st_ctime_ns != row[12] or found.st_size != row[11] or found.st_ino != row[10]:
+            if flags & _CONTEXT:
+                found = stat(name + _CONTEXT_TAIL, dir_fd=fd, follow_symlinks=False)
+                if found.st_ctime_ns != files[5] or found.st_size != files[4] or found.st_ino != files[3]:
                     return False
-            if row[15] is not None:
-                found = stat(f"{name}/{layout.SESSION}", dir_fd=fd, follow_symlinks=False)
-                if found.st_ctime_ns != row[15] or found.st_size != row[14] or found.st_ino != row[13]:
-                    return False
-        except OSError:
-            return False
-        return bool(row[7] <= self._now + _DAY_S)
-
-    def same_log(self, row: _Row) -> bool:
-        """Tell whether the files that most often move a session in a list are as they were."""
-        try:
-            if row[3] is not None:
-                found = self._stat(f"{row[0]}/{layout.WIRE}", dir_fd=self._fd, follow_symlinks=False)
-                if found.st_ctime_ns != row[3] or found.st_size != row[2] or found.st_ino != row[1]:
-                    return False
-            else:
-                found = self._stat(f"{row[0]}/{layout.CONTEXT}", dir_fd=self._fd, follow_symlinks=False)
-                if found.st_ctime_ns != row[6] or found.st_size != row[5] or found.st_ino != row[4]:
+            if flags & _EXTRA:
+                found = stat(name + _EXTRA_TAIL, dir_fd=fd, follow_symlinks=False)
+                if found.st_ctime_ns != files[11] or found.st_size != files[10] or found.st_ino != files[9]:
                     return False
         except OSError:
             return False
-        return bool(row[7] <= self._now + _DAY_S)
+        return bool(row[1] <= self._now + _DAY_S)
 
-    def _prompt(self, name: str, fd: int, found: os.stat_result, head: bytes) -> str:
+    def unchanged(self, rows: Iterable[_Row], names: set[str]) -> Iterator[Facts]:
+        """Yield the facts of the rows that hold; their names, and no others, leave ``names``."""
+        holds, gone = self.holds, self._gone
+        for row in rows:
+            name = row[0]
+            if name not in names:
+                gone.append(name)
+            elif holds(row):
+                names.discard(name)
+                yield _facts_from(row)
+
+    def unmoved(self, rows: Iterable[_Row], names: set[str]) -> list[tuple[float, str]]:
+        """
+        Return ``(-time, name)`` of the rows whose log is as it was; their names, and no others, leave ``names``.
+
+        The log is what moves a session in a list. Its state can do so in theory (``wire_mtime``), and then no further
+        than to the time of a log that was copied without its times; the full list sees that.
+        """
+        stat, fd, earliest = self._stat, self._fd, -self._now - _DAY_S
+        line = []
+        known = set()
+        for name, minus_at, log, size, ctime in rows:
+            known.add(name)
+            try:
+                found = stat(log, dir_fd=fd, follow_symlinks=False)
+            except OSError:
+                continue
+            if found.st_ctime_ns == ctime and found.st_size == size and minus_at >= earliest:
+                line.append((minus_at, name))
+        self._gone += known - names
+        names.difference_update([name for _, name in line])
+        return line
+
+    def newest(
+        self, connection: Connection, line: list[tuple[float, str]], fresh: list[Facts], limit: int
+    ) -> list[Facts]:
+        """
+        Return the facts of those in ``line`` that are among the newest ``limit``, with others.
+
+        ``fresh`` were read just now, and stand in line too.
+        """
+        known = {facts.id: facts for facts in fresh if not facts.empty}
+        line += [(-facts.updated_at, name) for name, facts in known.items()]
+        heapq.heapify(line)
+        found: list[Facts] = []
+        left = limit
+        while line and left > 0:
+            _, name = heapq.heappop(line)
+            if name not in known:
+                row = connection.execute(_ONE, (self._number, name)).fetchone()
+                if row is None or not self.holds(row):
+                    facts = self.read(name)
+                    if facts is not None:
+                        found.append(facts)
+                        if not facts.empty:
+                            known[name] = facts
+                            heapq.heappush(line, (-facts.updated_at, name))
+                    continue
+                found.append(_facts_from(row))
+            left -= 1
+        return found
+
+    def _prompt(self, fd: int, name: str, found: os.stat_result, head: bytes) -> str:
         """Return the first prompt of a long log: looked for once, it stays the first as long as the log only grows."""
-        if self._number is not None:
+        if self._connection is not None and self._number:
             position = find_position(self._connection, Place(self._number, name, layout.WIRE), PROMPT)
             if position is not None and resumes(position, fd, found):
                 return str(position.fold)
@@ -184,20 +293,35 @@ class _Scan:
             self._prompts.append((name, marks_of(found), tail_of(fd, found.st_size), prompt))
         return prompt
 
-    def save(self, path: str, gone: set[str]) -> None:
-        """Keep what was read, and forget what is gone."""
-        if not self._rows and not gone and not self._prompts:
+    def keep(self, path: str) -> None:
+        """Keep what was read, and forget what is gone; where the catalog can't be had, don't."""
+        if not self._read and not self._gone and not self._prompts:
             return
-        connection = self._connection
-        with writing(connection):
-            number = ensure_folder_id(connection, path)
-            connection.executemany(_PUT, [(number, *row) for row in self._rows])
-            connection.executemany(
-                "DELETE FROM listed WHERE folder = ? AND name = ?", [(number, name) for name in gone]
-            )
-            for name, marks, tail, prompt in self._prompts:
-                place = Place(number, name, layout.WIRE)
-                save_position(connection, place, PROMPT, marks=marks, offset=marks[1], tail=tail, fold=prompt)
+        try:
+            fd = _fs.open_folder(path)
+        except OSError as error:
+            _log.debug("what was read of %s is not kept: %s", path, error)
+            return
+        try:
+            with opened() as connection:
+                # In the order of the table: it is filled from front to back then.
+                rows = sorted(self._rows(fd))
+                with writing(connection):
+                    number = ensure_folder_id(connection, path)
+                    connection.executemany(_PUT, [(number, *row) for row in rows])
+                    connection.executemany(
+                        "DELETE FROM listed WHERE folder = ? AND name = ?",
+                        [(number, name) for name in self._gone],
+                    )
+                    for name, marks, tail, prompt in self._prompts:
+                        place = Place(number, name, layout.WIRE)
+                        save_position(
+                            connection, place, PROMPT, marks=marks, offset=marks[1], tail=tail, fold=prompt
+                        )
+        except CatalogUnusableError as error:
+            _log.debug("what was read of %s is not kept: %s", path, error)
+        finally:
+            _fs.active().close(fd)
 
 
 def _is_settled(changed_ns: int, checked_ns: int) -> bool:
@@ -206,81 +330,21 @@ def _is_settled(changed_ns: int, checked_ns: int) -> bool:
     return age > _SETTLED_COARSE_NS or (age > _SETTLED_NS and changed_ns % 1_000_000 != 0)
 
 
-def _mark(result: os.stat_result | None) -> tuple[int | None, int | None, int | None]:
-    if result is None:
-        return None, None, None
-    return result.st_ino, result.st_size, result.st_ctime_ns
+def _mark(result: os.stat_result | None) -> tuple[int, int, int]:
+    return _NO_MARK if result is None else (result.st_ino, result.st_size, result.st_ctime_ns)
 
 
-def _dump_problems(problems: list[Finding]) -> bytes | None:
-    return orjson.dumps([problem.as_dict() for problem in problems]) if problems else None
+def _dump_problems(problems: list[Finding]) -> bytes:
+    return orjson.dumps([problem.as_dict() for problem in problems])
 
 
 def _facts_from(row: _Row) -> Facts:
-    facts = Facts(row[0])
+    name, updated_at, _, title, problems, state, extra = row
+    facts = Facts(name)
     facts.empty = False
-    facts.updated_at = row[7]
-    facts.title = row[16]
-    if row[17] is not None:
-        facts.problems = [Finding(**problem) for problem in orjson.loads(row[17])]
-    facts.hold(row[18], row[19])
+    facts.updated_at = updated_at
+    facts.title = title
+    if problems is not None:
+        facts.problems = [Finding(**problem) for problem in orjson.loads(problems)]
+    facts.hold(state, extra)
     return facts
-
-
-def _all(scan: _Scan, connection: Connection, number: int, names: list[str]) -> tuple[list[Facts], set[str]]:
-    rows: dict[str, _Row] = {}
-    for row in connection.execute(_ALL, (number,)):
-        rows[row[0]] = row
-    found = []
-    holds, read = scan.holds, scan.read
-    for name in names:
-        row = rows.pop(name, None)
-        if row is not None and holds(row):
-            found.append(_facts_from(row))
-        else:
-            facts = read(name)
-            if facts is not None:
-                found.append(facts)
-    return found, set(rows)
-
-
-def _newest(
-    scan: _Scan, connection: Connection, number: int, names: list[str], limit: int
-) -> tuple[list[Facts], set[str]]:
-    """Return at least the newest ``limit``: rows whose log is as it was stand in line, and are checked in turn."""
-    rows: dict[str, _Row] = {}
-    for row in connection.execute(_ALL_PLACES, (number,)):
-        rows[row[0]] = row
-    found: list[Facts] = []
-    line: list[tuple[float, str, Facts | None]] = []
-    read, grew_not = scan.read, scan.same_log
-    for name in names:
-        row = rows.pop(name, None)
-        if row is not None and grew_not(row):
-            line.append((-row[7], name, None))
-            continue
-        facts = read(name)
-        if facts is None:
-            continue
-        if facts.empty:
-            found.append(facts)
-        else:
-            line.append((-facts.updated_at, name, facts))
-    heapq.heapify(line)
-    left = limit
-    while line and left > 0:
-        _, name, facts = heapq.heappop(line)
-        if facts is None:
-            row = connection.execute(_ONE, (number, name)).fetchone()
-            if row is not None and scan.holds(row):
-                facts = _facts_from(row)
-            else:
-                facts = read(name)
-                if facts is not None and not facts.empty:
-                    heapq.heappush(line, (-facts.updated_at, name, facts))
-                elif facts is not None:
-                    found.append(facts)
-                continue
-        found.append(facts)
-        left -= 1
-    return found, set(rows)

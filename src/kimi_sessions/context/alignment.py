@@ -162,8 +162,7 @@ def outline_wire(fd: int, end: int | None = None) -> WireOutline:
                 if reader.asks_for_steps:
                     while steps[next_step] < at:
                         next_step += 1
-                    if steps[next_step] < told:
-                        told = steps[next_step]
+                    told = min(told, steps[next_step])
                 if told == _LATER:
                     break
                 at = data.rfind(b"\n", at, told) + 1 or at
@@ -221,7 +220,7 @@ class _WireReader:
             position = 2 * len(fold.turns)
             fold.begin(text, timestamp, start)
             apart = bool(outline.marks) and outline.marks[-1].is_init
-            self._mark(Mark(position, text, True, False, apart))
+            self._mark(Mark(position, text, is_turn=True, apart=apart))
             if text.lstrip()[:1] == "/" and text.split(maxsplit=1)[0] in _CLEARING:
                 outline.rotations.append(position)
         elif kind == TURN_END:

@@ -149,19 +149,37 @@ def first_prompt(fd: int, head: bytes, size: int) -> str:
 
     Only lines that hold the type's name are decoded, so a prompt far into a large log is found at scanning speed.
     """
-    for data in (head,) if size <= len(head) else _pieces(fd, head, size):
-        end = 0
-        for at in places_of(data, BEGINNINGS, len(data)):
-            if at < end:
-                continue  # one more on the same line
-            start = data.rfind(b"\n", 0, at) + 1
-            end = data.find(b"\n", at)
-            if end < 0:
-                end = len(data)
-            for prompt in _prompts_in(data[start:end]):
-                title = title_from(user_text(prompt))
-                if title:
-                    return title
+    if size <= len(head):
+        at = head.find(b"TurnBegin")
+        if at < 0:
+            return ""
+        stop = head.find(b"\n", at)
+        plain = turn_record(head[head.rfind(b"\n", 0, at) + 1 : stop if stop >= 0 else size])
+        if plain is not None and plain.message.type == "TurnBegin":
+            title = title_from(user_text(plain.message.payload.user_input))
+            if title:
+                return title
+        return _title_in(head)
+    for data in _pieces(fd, head, size):
+        title = _title_in(data)
+        if title:
+            return title
+    return ""
+
+
+def _title_in(data: bytes) -> str:
+    end = 0
+    for at in places_of(data, BEGINNINGS, len(data)):
+        if at < end:
+            continue  # one more on the same line
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        if end < 0:
+            end = len(data)
+        for prompt in _prompts_in(data[start:end]):
+            title = title_from(user_text(prompt))
+            if title:
+                return title
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ import random
 import shutil
 import sqlite3
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 from kimi_sessions import Session, SessionList, _facts, _fs, _store
 from kimi_sessions._facts import Facts
 from kimi_sessions.catalog import listing
+from kimi_sessions.cli._where import in_line
 from kimi_sessions.wire import scan
 
 from .conftest import Store
@@ -63,11 +66,16 @@ def without_catalog() -> Iterator[None]:
         _store._MANY = before
 
 
+async def listed(work_dir: Path, **how: Any) -> SessionList:
+    """List where no loop runs: what is kept for the next time is kept before the answer is given."""
+    return await asyncio.to_thread(in_line, Session.list(work_dir, **how))
+
+
 async def both(store: Store, **how: Any) -> tuple[list[Any], list[Any]]:
     """List with and without the catalog."""
-    with_it = shown(await Session.list(store.work_dir, **how))
+    with_it = shown(await listed(store.work_dir, **how))
     with without_catalog():
-        return with_it, shown(await Session.list(store.work_dir, **how))
+        return with_it, shown(await listed(store.work_dir, **how))
 
 
 async def agree(store: Store) -> list[Any]:
@@ -82,7 +90,7 @@ async def test_a_second_list_reads_no_session(store: Store, settle: Settle) -> N
     """What did not change is not opened again."""
     store.fill(5)
     settle()
-    first = shown(await Session.list(store.work_dir))
+    first = shown(await listed(store.work_dir))
 
     class Closed(_fs.OsFileSystem):
         """A disk on which logs can't be opened."""
@@ -93,14 +101,38 @@ async def test_a_second_list_reads_no_session(store: Store, settle: Settle) -> N
             return os.open(path, *args, **more)
 
     with _fs.using(Closed()):
-        assert shown(await Session.list(store.work_dir)) == first
-        assert shown(await Session.list(store.work_dir, limit=2)) == first[:2]
+        assert shown(await listed(store.work_dir)) == first
+        assert shown(await listed(store.work_dir, limit=2)) == first[:2]
+
+
+async def test_an_answer_does_not_wait_for_the_catalog(
+    store: Store, settle: Settle, catalog_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept afterwards, in the loop's own threads, which a program waits for at its end."""
+    store.fill(5)
+    settle()
+    may_keep = threading.Event()
+    real = listing._Scan.keep
+
+    def wait_and_keep(scan: Any, path: str) -> None:
+        assert may_keep.wait(30)
+        real(scan, path)
+
+    monkeypatch.setattr(listing._Scan, "keep", wait_and_keep)
+    first, again = [shown(await Session.list(store.work_dir)) for _ in range(2)]
+    assert first == again
+    assert not os.path.exists(catalog_file)
+    may_keep.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    with sqlite3.connect(catalog_file) as connection:
+        assert connection.execute("SELECT count(*) FROM listed").fetchone() == (5,)
+    connection.close()
 
 
 async def test_the_catalog_is_private(store: Store, catalog_file: Path) -> None:
     """Nobody else can read what is in it."""
     store.fill(5)
-    await Session.list(store.work_dir)
+    await listed(store.work_dir)
     assert stat.S_IMODE(os.stat(catalog_file).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(catalog_file.parent).st_mode) == 0o700
 
@@ -111,7 +143,7 @@ async def test_few_sessions_need_no_catalog(
     """A small store is listed without SQLite."""
     monkeypatch.setattr(_store, "_MANY", 200)
     store.fill(5)
-    assert len(await Session.list(store.work_dir)) == 5
+    assert len(await listed(store.work_dir)) == 5
     assert not os.path.exists(catalog_file)
 
 
@@ -148,7 +180,7 @@ async def test_two_edits_within_a_moment_are_both_noticed(store: Store, settle: 
     state = store.folder / "s0002" / "state.json"
     for number in range(20):
         state.write_text(json.dumps({"custom_title": f"Name {number:02d}"}))
-        assert f"Name {number:02d}" in {row[1] for row in shown(await Session.list(store.work_dir))}
+        assert f"Name {number:02d}" in {row[1] for row in shown(await listed(store.work_dir))}
 
 
 async def test_an_empty_session_that_is_tagged_shows_up(store: Store, settle: Settle) -> None:
