@@ -96,12 +96,13 @@ class AppendLog:
 
         When it returns True the operating system has the bytes. Raises WriteError, SessionNotFoundError.
         """
-        if not self.lock.try_acquire():
+        lock = self.lock
+        if not lock.try_acquire():
             return False
         try:
             self.append_locked(data)
         finally:
-            self.lock.release()
+            lock.release()
         return True
 
     def append(self, data: bytes) -> None:

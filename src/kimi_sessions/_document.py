@@ -66,13 +66,12 @@ def read_document(name: str, *, dir_fd: int | None = None) -> Document:
     """Read a document. Never raises for what the file holds or lacks; OSError other than "not there" is a problem."""
     fs = _fs.active()
     try:
-        fd = _fs.open_regular(name, dir_fd=dir_fd)
+        fd, found = _fs.open_known(name, dir_fd=dir_fd)
     except FileNotFoundError:
         return Document(None, exists=False)
     except OSError as error:
         return Document(None, f"can't be read: {error.strerror}", whole=False)
     try:
-        found = fs.fstat(fd)
         if found.st_size > _LIMIT_BYTES:
             return Document(None, f"too large for a document ({found.st_size} bytes)", whole=False)
         data = fs.read(fd, found.st_size + 1)

@@ -19,7 +19,7 @@ from ._text import clean
 from .errors import InvalidIdError
 from .findings import Finding
 
-__all__ = ["flats_of", "move_flats", "move_flats_of"]
+__all__ = ["flats_of", "may_have_flats", "move_flats", "move_flats_of"]
 
 
 def flats_of(root_fd: int, session_id: str) -> list[str]:
@@ -36,6 +36,8 @@ def flats_of(root_fd: int, session_id: str) -> list[str]:
 
 def move_flats_of(fd: int, path: str, session_id: str) -> list[Finding]:
     """Move the flat files of one session, if there are any."""
+    if not may_have_flats(fd, session_id):
+        return []
     flat = session_id + layout.FLAT_SUFFIX
     fs = _fs.active()
     there = False
@@ -57,6 +59,18 @@ def move_flats_of(fd: int, path: str, session_id: str) -> list[Finding]:
     folders = {n for n, is_dir, _ in names if is_dir}
     mine = [n for n in flats if n == flat or layout.flat_owner(n, flats, folders) == session_id]
     return move_flats(fd, path, mine, folders, all_flats=flats).get(session_id, [])
+
+
+def may_have_flats(fd: int, session_id: str) -> bool:
+    """Tell fast whether a session has flat files in an open sessions folder; True also where it can't be told."""
+    access = _fs.active().access
+    try:
+        return any(
+            access(name, os.F_OK, dir_fd=fd, follow_symlinks=False)
+            for name in (session_id + layout.FLAT_SUFFIX, *layout.first_flat_sides(session_id))
+        )
+    except (OSError, NotImplementedError):
+        return True
 
 
 def _has_flat_sides(fd: int, session_id: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "entry_key",
     "move_work_dirs",
     "new_entry",
+    "read_registry",
     "register_in_share",
     "share_paths",
     "spellings",
@@ -56,6 +57,12 @@ def work_dirs(document: _document.Document) -> tuple[list[Any], str]:
     return entries, document.problem
 
 
+def read_registry(layout: ShareLayout) -> _document.Document:
+    """Read ``kimi.json``; it may be a link that its owner made. Never raises for what the file holds or lacks."""
+    path = str(layout.kimi_json_path)
+    return _document.read_document(os.path.realpath(path) if os.path.islink(path) else path)
+
+
 def entry_key(entry: object) -> tuple[str, str] | None:
     """Return path text and kaos of an entry, None if it is damaged. Clients before 0.60 wrote no kaos."""
     if not isinstance(entry, dict):
@@ -69,13 +76,26 @@ def entry_key(entry: object) -> tuple[str, str] | None:
     return path, kaos
 
 
-def entries_of(entries: list[Any], work_dir: Path, resolved: Path) -> Iterator[dict[str, Any]]:
-    """Give a work dir's entries: the first by the text given, then the first by the resolved text."""
-    for text in dict.fromkeys((str(work_dir), str(resolved))):
-        for entry in entries:
-            if entry_key(entry) == (text, LOCAL_KAOS):
-                yield entry
-                break
+def entries_of(
+    entries: list[Any], work_dir: Path, resolved: Path | Callable[[], Path]
+) -> Iterator[dict[str, Any]]:
+    """
+    Give a work dir's entries: the first by the text given, then the first by the resolved text.
+
+    ``resolved`` may be a function that is called only if more than the first is asked for.
+    """
+    text = str(work_dir)
+    for entry in entries:
+        if entry_key(entry) == (text, LOCAL_KAOS):
+            yield entry
+            break
+    other = str(resolved() if callable(resolved) else resolved)
+    if other == text:
+        return
+    for entry in entries:
+        if entry_key(entry) == (other, LOCAL_KAOS):
+            yield entry
+            break
 
 
 def new_entry(work_dir: Path) -> dict[str, Any]:
@@ -141,7 +161,7 @@ def register_in_share(layout: ShareLayout, work_dir: Path, resolved: Path) -> No
 def share_paths(layout: ShareLayout) -> tuple[list[str], list[str]]:
     """Return the paths of a share's local work dirs, as the registry spells them, and what is wrong with it."""
     kimi_json = layout.kimi_json_path
-    entries, problem = work_dirs(_document.read_document(os.path.realpath(kimi_json)))
+    entries, problem = work_dirs(read_registry(layout))
     parsed = (entry_key(entry) for entry in entries)
     found = dict.fromkeys(each[0] for each in parsed if each is not None and each[1] == LOCAL_KAOS)
     return list(found), [f"{kimi_json}: {problem}"] if problem else []

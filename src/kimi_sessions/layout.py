@@ -208,7 +208,8 @@ def work_dir_path(work_dir: object) -> Path:
 
     Accepts text, a path, or a KaosPath-like object (one with ``unsafe_to_local_path()``).
     """
-    if isinstance(work_dir, _KaosPath):
+    # Asking for the method costs more than all else here, and those two have it not.
+    if not isinstance(work_dir, (str, Path)) and isinstance(work_dir, _KaosPath):
         work_dir = work_dir.unsafe_to_local_path()
     if not isinstance(work_dir, (str, os.PathLike)):
         message = f"a work dir is text or a path, not {type(work_dir).__name__}"
@@ -320,7 +321,7 @@ class ProjectLayout(Layout):
         return work_dir / KIMI / WORK_DIR_FILE
 
     def sessions_path(self, work_dir: Path) -> Path:
-        return work_dir / KIMI / SESSIONS
+        return Path(work_dir, KIMI, SESSIONS)
 
     def sessions_paths(self, work_dir: Path, resolved: Path | None = None) -> tuple[Path, ...]:
         return (work_dir / KIMI / SESSIONS,)
@@ -383,7 +384,7 @@ class ShareLayout(Layout):
         return self.share / SESSIONS / key
 
     def sessions_path(self, work_dir: Path) -> Path:
-        return self.share / SESSIONS / work_dir_key(str(work_dir))
+        return Path(self.share, SESSIONS, work_dir_key(str(work_dir)))
 
     def sessions_paths(self, work_dir: Path, resolved: Path | None = None) -> tuple[Path, ...]:
         # The client keys by the text it was given, so a work dir reached through a link has two keys.

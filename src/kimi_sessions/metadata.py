@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from ._kimi_json import (
     entry_key,
     move_work_dirs,
     new_entry,
+    read_registry,
     share_paths,
     spellings,
     update_kimi_json,
@@ -125,18 +127,19 @@ class KnownWorkDir:
 # --- last session -------------------------------------------------------------------------------------------
 
 
-def load_work_dir_meta(layout: Layout, work_dir: Path, resolved: Path) -> WorkDirMeta:
+def load_work_dir_meta(layout: Layout, work_dir: Path, resolved: Path | Callable[[], Path]) -> WorkDirMeta:
     """
-    Read what the registry says about a work dir: by the text given, else by the resolved text.
+    Read what the registry says about a work dir: by the text given, else by the resolved text (or by what a function
+    gives for it, called only then).
 
     A missing registry gives no last session; a damaged one, or an id that can't be one, gives none and a
     ``problem``. Raises HomeNotFoundError where a share can't be located, nothing else.
     """
     if isinstance(layout, ShareLayout):
         path = layout.kimi_json_path
-        entries, problem = work_dirs(_document.read_document(os.path.realpath(path)))
+        entries, problem = work_dirs(read_registry(layout))
         own = entries_of(entries, work_dir, resolved)
-        found: list[object] = [entry.get("last_session_id") for entry in own]
+        found: Iterable[object] = (entry.get("last_session_id") for entry in own)
     else:
         path = ProjectLayout().work_dir_file_path(work_dir)
         document = read_work_dir_file(work_dir)
@@ -236,7 +239,7 @@ def known_work_dirs(layout: Layout) -> tuple[list[KnownWorkDir], list[str]]:
 
 def _known_in_share(layout: ShareLayout) -> tuple[list[KnownWorkDir], list[str]]:
     kimi_json = layout.kimi_json_path
-    entries, problem = work_dirs(_document.read_document(os.path.realpath(kimi_json)))
+    entries, problem = work_dirs(read_registry(layout))
     problems = [f"{kimi_json}: {problem}"] if problem else []
     known: dict[str, KnownWorkDir] = {}
     for index, entry in enumerate(entries):

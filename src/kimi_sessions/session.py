@@ -767,7 +767,9 @@ class Session:
         """Return the session of this id, None if there is none. Raises InvalidIdError before any file is touched."""
         wanted = ids.parse_session_id(session_id)
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
-        located = await _in_thread(store.locate, wanted)
+        located = store.locate_at_once(wanted)
+        if located is None:
+            located = await _in_thread(store.locate, wanted)
         return None if located is None else _make(store, located)
 
     @staticmethod
@@ -825,6 +827,9 @@ class Session:
         is (``allow_untrusted`` returns it instead).
         """
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
+        session = _last_at_once(store)
+        if session is not None:
+            return session
         return await _in_thread(_continue, store, allow_untrusted)
 
     @staticmethod
@@ -957,9 +962,23 @@ def _list_all(
     return sessions
 
 
+def _last_at_once(store: WorkDirStore) -> Session | None:
+    """Return the recorded last session if it is plainly the one to go on with; None says that it takes a look."""
+    last_id = metadata.load_work_dir_meta(
+        store.layout, store.work_dir, lambda: store.resolved
+    ).last_session_id
+    located = None if last_id is None else store.locate_at_once(last_id)
+    if located is None:
+        return None
+    session = _make(store, located)
+    return session if not session.archived and session.trusted else None
+
+
 def _continue(store: WorkDirStore, allow_untrusted: bool) -> Session | None:
     untrusted: Session | None = None
-    last_id = metadata.load_work_dir_meta(store.layout, store.work_dir, store.resolved).last_session_id
+    last_id = metadata.load_work_dir_meta(
+        store.layout, store.work_dir, lambda: store.resolved
+    ).last_session_id
     if last_id is not None:
         located = store.locate(last_id)
         if located is not None:

@@ -12,6 +12,7 @@ the type means is the business of ``messages``: a type nobody knows is still a r
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -214,11 +215,13 @@ def record_line(type_name: str, payload_json: bytes, timestamp: float) -> bytes:
     """Return the line (without newline) of a record whose payload is JSON already."""
     if not math.isfinite(timestamp):
         raise InvalidRecordError(reason=f"a record's timestamp is in epoch seconds, not {timestamp!r}")
-    return b'{"timestamp": %s, "message": {"type": %s, "payload": %s}}' % (
-        repr(float(timestamp)).encode("ascii"),
-        orjson.dumps(type_name),
-        payload_json,
-    )
+    number = orjson.dumps(float(timestamp))
+    return b'{"timestamp": ' + number + _envelope_head(type_name) + payload_json + b"}}"
+
+
+@lru_cache(maxsize=256)
+def _envelope_head(type_name: str) -> bytes:
+    return b', "message": {"type": ' + orjson.dumps(type_name) + b', "payload": '
 
 
 def dump_json(value: Any) -> bytes:

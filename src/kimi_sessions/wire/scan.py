@@ -62,7 +62,7 @@ def places_of(data: bytes, names: Names, stop: int) -> list[int]:
     texts, skip = names
     find, starts = data.find, data.startswith
     rare = texts[0][skip : skip + 1]
-    last = stop - len(texts[0]) + skip + 1
+    last = max(stop - len(texts[0]) + skip + 1, 0)
     left = 16 + (stop >> 9)
     found = []
     at = find(rare, skip, last)
