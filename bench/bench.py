@@ -382,7 +382,7 @@ def main() -> None:
     given.sessions = given.sessions or ([30, 100, 300] if small else [1000, 3000, 10_000])
     given.wire_mb = given.wire_mb or ([0.5, 2, 8] if small else [2, 20, 200])
     given.context_mb = given.context_mb or ([0.2, 1, 4] if small else [1, 10, 100])
-    given.search_mb = given.search_mb or ([1, 2, 4] if small else [5, 20, 80])
+    given.search_mb = given.search_mb or ([1, 2, 4] if small else [10, 100, 1000])
     given.appends = given.appends or (1000 if small else 10_000)
     begun = time.perf_counter()
     machine = harness.machine()

@@ -66,7 +66,7 @@ def _look(fd: int) -> tuple[list[str], bool]:
 
 
 def _is_id(name: str) -> bool:
-    if name.isascii() and name.replace("-", "").isalnum():
+    if ids.is_plain(name):
         return True
     try:
         ids.parse_session_id(name)

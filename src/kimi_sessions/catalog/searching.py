@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import orjson
+
 from kimi_sessions import _fs, layout
 from kimi_sessions._document import parse_document
 from kimi_sessions._text import clean
@@ -189,9 +191,9 @@ def _refresh(connection: Connection, place: Scope) -> None:
             rows = connection.execute(
                 "SELECT name, file, ino, size, ctime FROM log WHERE folder = ? AND purpose = ?",
                 (number, TEXT),
-            )
-            known = {(name, file): (ino, size, ctime) for name, file, ino, size, ctime in rows}
-            gone = {name for name, _ in known}.difference(names)
+            ).fetchall()
+            known = {row[:2]: row[2:] for row in rows}
+            gone = {row[0] for row in rows}.difference(names)
             if gone:
                 forget_sessions(connection, number, sorted(gone))
         if fd is not None:
@@ -388,9 +390,9 @@ class _Indexer:
 # --- answering ----------------------------------------------------------------------------------------------------
 
 _QUERY = "SELECT rowid FROM found WHERE found MATCH ? AND rowid < ? ORDER BY rowid DESC LIMIT ?"
-_PLACE = (
-    "SELECT m.offset, m.length, m.turn, m.role, l.folder, l.name, l.file FROM message m JOIN log l ON l.id = m.log "
-    "WHERE m.id = ?"
+_PLACES = (
+    "SELECT m.id, m.offset, m.length, m.turn, m.role, l.folder, l.name, l.file "
+    "FROM message m JOIN log l ON l.id = m.log WHERE m.id IN (SELECT value FROM json_each(?))"
 )
 
 
@@ -432,8 +434,9 @@ def _newest_first(connection: Connection, expression: str | None, step: int) -> 
     moment = -1
     while True:
         numbers = [row[0] for row in connection.execute(_QUERY, (expression, before, step))]
+        places = {row[0]: row[1:] for row in connection.execute(_PLACES, (orjson.dumps(numbers).decode(),))}
         for number in numbers:
-            row = connection.execute(_PLACE, (number,)).fetchone()
+            row = places.get(number)
             if row is None:
                 continue
             if number >> _ID_BITS != moment:
