@@ -29,6 +29,7 @@ from .wire.scan import (
     first_prompt,
     holds_more_than_headers,
     lines_from_end,
+    prompt_in_head,
     records_of,
     turn_record,
 )
@@ -307,9 +308,10 @@ def read_facts(
             if latest is not None or (size and holds_more_than_headers(fd)):
                 facts.empty = False
             if not title:
-                if marks.recall is not None and size > _LONG_BYTES:
+                prompt = prompt_in_head(head, size)
+                if not prompt and size > _LONG_BYTES and marks.recall is not None:
                     prompt = marks.recall(fd, name, found, head)
-                else:
+                elif not prompt and size > len(head):
                     prompt = first_prompt(fd, head, size)
         except OSError as error:
             odd = True

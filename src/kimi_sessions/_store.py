@@ -43,8 +43,6 @@ from .trust import Trust, Verdict, write_seal
 _TRUSTED = Verdict(trusted=True, approvals_ok=True, problem="")
 #: Fewer sessions than this are read faster than a catalog is opened.
 _MANY = 200
-#: A wire log from this size on may take longer to look through than a catalog to open.
-_LONG_BYTES = 16 << 20
 
 __all__ = ["Listing", "Located", "WorkDirStore"]
 
@@ -447,12 +445,10 @@ def _read_all(
 
 
 def _read_one(fd: int, path: str, name: str) -> Facts | None:
-    """Read the facts of one session, with the catalog where its log is so long that looking for a prompt takes time."""
+    """Read the facts of one session, with the catalog where looking for its first prompt takes time."""
     try:
-        size = _fs.active().stat(f"{name}/{layout.WIRE}", dir_fd=fd, follow_symlinks=False).st_size
-    except OSError:
-        size = 0
-    if size >= _LONG_BYTES:
+        return read_facts(fd, name, marks=Marks(recall=_takes_time))
+    except _TakesTimeError:
         from .catalog import listing as catalog_listing
         from .catalog._database import CatalogUnusableError
 

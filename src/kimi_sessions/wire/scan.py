@@ -28,6 +28,7 @@ __all__ = [
     "holds_more_than_headers",
     "lines_from_end",
     "places_of",
+    "prompt_in_head",
     "records_of",
     "turn_record",
 ]
@@ -143,6 +144,22 @@ def lines_from_end(data: bytes) -> Iterator[tuple[int, bytes]]:
         end = start - 1
 
 
+def prompt_in_head(head: bytes, size: int) -> str:
+    """Like ``first_prompt``, of what was read already: ``head`` is the beginning of a log of ``size`` bytes, or all."""
+    if size > len(head):
+        head = head[: head.rfind(b"\n") + 1]
+    at = head.find(b"TurnBegin")
+    if at < 0:
+        return ""
+    stop = head.find(b"\n", at)
+    plain = turn_record(head[head.rfind(b"\n", 0, at) + 1 : stop if stop >= 0 else len(head)])
+    if plain is not None and plain.message.type == "TurnBegin":
+        title = title_from(user_text(plain.message.payload.user_input))
+        if title:
+            return title
+    return _title_in(head)
+
+
 def first_prompt(fd: int, head: bytes, size: int) -> str:
     """
     Return the title made of the first TurnBegin that has any text, "" if there is none.
@@ -150,16 +167,7 @@ def first_prompt(fd: int, head: bytes, size: int) -> str:
     Only lines that hold the type's name are decoded, so a prompt far into a large log is found at scanning speed.
     """
     if size <= len(head):
-        at = head.find(b"TurnBegin")
-        if at < 0:
-            return ""
-        stop = head.find(b"\n", at)
-        plain = turn_record(head[head.rfind(b"\n", 0, at) + 1 : stop if stop >= 0 else size])
-        if plain is not None and plain.message.type == "TurnBegin":
-            title = title_from(user_text(plain.message.payload.user_input))
-            if title:
-                return title
-        return _title_in(head)
+        return prompt_in_head(head, size)
     for data in _pieces(fd, head, size):
         title = _title_in(data)
         if title:

@@ -413,8 +413,8 @@ async def test_the_first_prompt_of_a_long_log_is_looked_for_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prompt far into a log is known afterwards, also when the log grew; not when it is another log."""
-    monkeypatch.setattr(_store, "_LONG_BYTES", 1)
-    monkeypatch.setattr(_facts, "_LONG_BYTES", 1)
+    for name, size in (("_LONG_BYTES", 1), ("_WHOLE_BYTES", 16), ("HEAD_BYTES", 64)):
+        monkeypatch.setattr(_facts, name, size)
     looked: list[str] = []
 
     def first_prompt(*about: Any) -> str:
@@ -431,6 +431,7 @@ async def test_the_first_prompt_of_a_long_log_is_looked_for_once(
     store.append("one", store.prompt("late"))
     assert await title() == "late"
     count = len(looked)
+    assert count
     store.append("one", store.prompt("later"))
     assert await title() == "late"
     assert len(looked) == count
