@@ -33,6 +33,17 @@ def test_a_work_dir_is_summed_up(run: Run, make: Make) -> None:
     assert run("stats", "--all-dirs", "--json").data["total"] == data["total"]
 
 
+def test_a_limit_takes_the_newest(run: Run, make: Make) -> None:
+    """The sum is over those; beside an id it makes no sense."""
+    make("Old", session_id="old")
+    make("New", session_id="new")
+    found = run("stats", "--limit", "1", "--json").data
+    assert [each["id"] for each in found["sessions"]] == ["new"]
+    assert found["total"]["turns"] == 1
+    assert len(run("stats", "--json").data["sessions"]) == 2
+    assert run("stats", "new", "--limit", "1").code == 2
+
+
 def test_tools_are_listed_by_how_often_they_were_called(run: Run, make: Make) -> None:
     """The most used first, with what failed."""
     session = make("Hello")

@@ -93,18 +93,18 @@ async def session_stats(session: Session) -> SessionStats:
 
 
 async def work_dir_stats(
-    work_dir: object | None = None, *, layout: Layout | None = None
+    work_dir: object | None = None, *, layout: Layout | None = None, limit: int | None = None
 ) -> list[tuple[Session, SessionStats]]:
     """
     Count what is in each session of a work dir (None: of every known one), newest first; ``total`` adds them up.
 
-    A session that can't be read is counted as far as it can be.
+    ``limit`` takes the newest so many. A session that can't be read is counted as far as it can be.
     """
     sessions: SessionList
     if work_dir is None:
-        sessions = await Session.list_all(layout=layout)
+        sessions = await Session.list_all(layout=layout, limit=limit)
     else:
-        sessions = await Session.list(work_dir, layout=layout)
+        sessions = await Session.list(work_dir, layout=layout, limit=limit)
     return await _in_thread(_stats_of, sessions)
 
 

@@ -34,6 +34,9 @@ def command(
         ),
     ] = None,
     all_dirs: AllDirs = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, metavar="N", help="Only the newest N sessions; 0 for all.")
+    ] = 0,
 ) -> None:
     """
     Count turns, tool calls, tokens and time.
@@ -45,8 +48,8 @@ def command(
 
     place = where(ctx)
     if session_id is not None:
-        if all_dirs:
-            raise Failed("either an ID or --all-dirs", USAGE)
+        if all_dirs or limit:
+            raise Failed(f"either an ID or {'--all-dirs' if all_dirs else '--limit'}", USAGE)
         session = place.open(session_id, far=True)
         try:
             stats = in_line(session_stats(session))
@@ -59,7 +62,9 @@ def command(
         out(clean(session.title))
         _print(stats)
         return
-    found = in_line(work_dir_stats(None if all_dirs else place.work_dir, layout=place.layout))
+    found = in_line(
+        work_dir_stats(None if all_dirs else place.work_dir, layout=place.layout, limit=limit or None)
+    )
     everything = total(stats for _, stats in found)
     if place.as_json:
         print_json({"sessions": [_named(*each) for each in found], "total": _facts(everything)})
