@@ -81,18 +81,25 @@ def find_position(connection: Connection, place: Place, purpose: int) -> Positio
 
 
 def marks_of(found: os.stat_result) -> tuple[int, int, int]:
-    """Return what tells a log from what it was before: inode, size, and time of the last change."""
-    return found.st_ino, found.st_size, found.st_ctime_ns
+    """
+    Return what tells a log from what it was before: inode, size in bytes, and time of the last change in nanoseconds.
+
+    SQLite's numbers have a sign. Some file systems (FUSE, CIFS) give inode numbers that need all 64 bits, so those
+    from 2**63 on come out negative.
+    """
+    ino = found.st_ino
+    return ino if ino < 1 << 63 else ino - (1 << 64), found.st_size, found.st_ctime_ns
 
 
 def resumes(position: Position, fd: int, found: os.stat_result) -> bool:
     """Tell whether an open log only grew since it was read. Raises OSError."""
-    if position.ino != found.st_ino or position.offset > found.st_size:
+    ino, size, ctime = marks_of(found)
+    if position.ino != ino or position.offset > size:
         return False
-    if found.st_size == position.size and position.ctime != found.st_ctime_ns:
+    if size == position.size and position.ctime != ctime:
         return False
     if position.tail == UNSETTLED:
-        return marks_of(found) == (position.ino, position.size, position.ctime)
+        return size == position.size
     return tail_of(fd, position.offset) == position.tail
 
 

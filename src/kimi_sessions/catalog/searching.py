@@ -341,7 +341,7 @@ class _Indexer:
         settled: bool = True,
     ) -> int:
         """Keep how far a log was read; one that was read in part is not taken for one that is up to date."""
-        marks = marks_of(found) if whole else (found.st_ino, offset, -1)
+        marks = marks_of(found) if whole else (marks_of(found)[0], offset, -1)
         tail = tail_of(fd, offset) if settled else UNSETTLED
         return save_position(self._connection, place, TEXT, marks=marks, offset=offset, tail=tail, fold=fold)
 

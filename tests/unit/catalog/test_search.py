@@ -7,13 +7,14 @@ import os
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.seam import FailingFs, failing_calls
 
 from kimi_sessions import Session, ShareLayout
-from kimi_sessions._fs import using
-from kimi_sessions.catalog import Hit, search, searching
+from kimi_sessions._fs import OsFileSystem, using
+from kimi_sessions.catalog import Hit, search, searching, session_stats
 
 from .conftest import Store
 
@@ -296,6 +297,36 @@ async def test_a_link_among_the_sessions_is_not_followed(talk: Store, tmp_path: 
     os.unlink(talk.folder / "two" / "wire.jsonl")
     os.symlink(tmp_path / "elsewhere", talk.folder / "two" / "wire.jsonl")
     assert not await found(talk, "quokka")
+
+
+async def test_inode_numbers_that_need_all_64_bits_are_no_hindrance(talk: Store, catalog_file: Path) -> None:
+    """Some network and FUSE file systems give such ones: the search is answered, and what is kept of it believed."""
+
+    def far(found: os.stat_result) -> os.stat_result:
+        times = {
+            name: getattr(found, name) for name in ("st_mtime", "st_ctime", "st_mtime_ns", "st_ctime_ns")
+        }
+        return os.stat_result((found.st_mode, found.st_ino | 1 << 63, *found[2:10]), times)
+
+    class FarAway(OsFileSystem):
+        @staticmethod
+        def stat(*args: Any, **kwargs: Any) -> os.stat_result:  # type: ignore[override]
+            return far(os.stat(*args, **kwargs))
+
+        @staticmethod
+        def fstat(fd: int) -> os.stat_result:  # type: ignore[override]
+            return far(os.fstat(fd))
+
+    with using(FarAway()):
+        assert short(await found(talk, "cargo")) == [("one", "tool", 0)]
+        talk.append("one", talk.prompt("quokka", 1_700_000_009.0))
+        assert short(await found(talk, "quokka")) == [("one", "user", 2)]
+        session = await Session.open(talk.work_dir, "one")
+        assert (await session_stats(session)).turns == 3
+    with sqlite3.connect(catalog_file) as connection:
+        assert {row[0] for row in connection.execute("SELECT count(*) FROM log")} == {2}
+        assert all(ino < 0 for (ino,) in connection.execute("SELECT ino FROM log"))
+    connection.close()
 
 
 def test_the_door_gives_the_function() -> None:
