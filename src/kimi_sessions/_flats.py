@@ -15,6 +15,7 @@ import os
 import stat as stat_module
 
 from . import _fs, ids, layout
+from ._log import logger
 from ._text import clean
 from .errors import InvalidIdError
 from .findings import Finding
@@ -164,8 +165,4 @@ def _same_file(first: str, first_fd: int, second: str, second_fd: int) -> bool:
 
 
 def _log_move(path: str, name: str, target: str) -> None:
-    import logging
-
-    logging.getLogger("kimi_sessions").info(
-        "moved %s into its folder as %s", os.path.join(path, name), target
-    )
+    logger().info("moved %s into its folder as %s", os.path.join(path, name), target)

@@ -19,6 +19,7 @@ from typing import Any, TypeGuard
 
 from . import _document, _fs
 from ._kimi_json import register_in_share
+from ._log import logger
 from ._places import (
     ensure_folders,
     kimi_folder,
@@ -208,9 +209,7 @@ def _settle_or_say(work_dir: Path, resolved: Path, *, adopt: bool) -> str:
         _settle(work_dir, resolved, adopt=adopt)
     except (OSError, HomeNotFoundError) as error:
         problem = f"this work dir could not be recorded in the registry: {error}"
-        import logging
-
-        logging.getLogger("kimi_sessions").warning("%s: %s", work_dir, problem)
+        logger().warning("%s: %s", work_dir, problem)
         return problem
     return ""
 

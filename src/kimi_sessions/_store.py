@@ -26,6 +26,7 @@ from . import _fs, ids, layout, metadata
 from ._document import dump_document, read_document
 from ._facts import Facts, Marks, facts_of, read_facts, read_flat_facts
 from ._flats import flats_of, may_have_flats, move_flats, move_flats_of
+from ._log import logger
 from ._text import clean
 from ._trash import Trash
 from .errors import (
@@ -372,7 +373,7 @@ class WorkDirStore:
             problem = metadata.register_work_dir(self.layout, self.work_dir, self.resolved)
         except (WriteError, SessionBusyError) as error:
             problem = f"this work dir could not be recorded: {error}"
-            _logger().warning("%s: %s", self.work_dir, problem)
+            logger().warning("%s: %s", self.work_dir, problem)
         return [Finding("unregistered", "", problem)] if problem else []
 
     def verdict(self, facts: Facts, sessions_path: str) -> Verdict:
@@ -438,7 +439,7 @@ def _read_all(
             rest.append(keep)
             return found
         except CatalogUnusableError as error:
-            _logger().debug("listing %s without the catalog: %s", path, error)
+            logger().debug("listing %s without the catalog: %s", path, error)
     return (
         facts for name in names if is_session(name) and (facts := facts_of(fd, name, now=now)) is not None
     )
@@ -455,11 +456,5 @@ def _read_one(fd: int, path: str, name: str) -> Facts | None:
         try:
             return catalog_listing.one_facts(fd, path, name)
         except CatalogUnusableError as error:
-            _logger().debug("reading %s without the catalog: %s", name, error)
+            logger().debug("reading %s without the catalog: %s", name, error)
     return read_facts(fd, name)
-
-
-def _logger() -> Any:
-    import logging
-
-    return logging.getLogger("kimi_sessions")

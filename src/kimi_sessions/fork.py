@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 from . import _fs, ids, layout
 from ._document import dump_document, read_document
 from ._lines import Accept, decode_line, iter_lines_backwards
+from ._log import logger
 from ._text import UNTITLED, clean, title_from
 from .context import history
 from .context.alignment import (
@@ -652,10 +653,8 @@ def fork_session(
         store, source, turn_index=turn_index, title=fork_title(source_title, title_prefix)
     )
     if problems:
-        import logging
-
         for problem in problems:
-            logging.getLogger("kimi_sessions").warning("fork of %s: %s", source.name, problem)
+            logger().warning("fork of %s: %s", source.name, problem)
     return _ForkedId(facts.id)
 
 

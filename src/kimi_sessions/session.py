@@ -23,6 +23,7 @@ from . import _facts, _fs, ids, metadata
 from . import layout as _layout
 from ._document import Document, move_aside, read_document, update_document
 from ._folder import SessionFolder
+from ._log import logger
 from ._store import Listing, Located, WorkDirStore
 from ._text import clean
 from ._trash import TrashEntry
@@ -104,7 +105,7 @@ async def _answered(step: Callable[[_List[Callable[[], None]]], _R]) -> _R:
 
 def _tell_failure(done: asyncio.Future[None]) -> None:
     if not done.cancelled() and done.exception() is not None:
-        _warn("after a list was given: %r", done.exception())
+        logger().warning("after a list was given: %r", done.exception())
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -384,7 +385,9 @@ class Session:
             self.mark_last()
             self._store.register()
         except SessionsError as error:
-            _warn("session %s is written, but could not be recorded as the last one: %s", self.id, error)
+            logger().warning(
+                "session %s is written, but could not be recorded as the last one: %s", self.id, error
+            )
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -644,7 +647,9 @@ class Session:
                     store.layout, store.work_dir, store.resolved, None, only_if=self.id
                 )
             except SessionsError as error:
-                _warn("session %s is gone, but is still recorded as the last one: %s", self.id, error)
+                logger().warning(
+                    "session %s is gone, but is still recorded as the last one: %s", self.id, error
+                )
 
     async def close(self, ok: bool = True) -> None:
         """
@@ -756,7 +761,7 @@ class Session:
         facts, path, problems = await _in_thread(store.create, new_id)
         facts.problems.extend(problems)
         if isinstance(store.layout, ProjectLayout) and (store.work_dir / ".git").is_file():
-            _warn(
+            logger().warning(
                 "%s is a linked git worktree: 'git worktree remove' and 'git clean -fdx' delete its sessions unasked",
                 store.work_dir,
             )
@@ -1051,9 +1056,3 @@ def _forget(sessions_path: str, session_id: str) -> None:
 
 def _strings(value: object) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-def _warn(message: str, *args: object) -> None:
-    import logging
-
-    logging.getLogger("kimi_sessions").warning(message, *args)

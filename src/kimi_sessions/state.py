@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PlainSerializer,
 
 from . import _document, _fs, layout
 from ._locking import StepLock, session_gone
+from ._log import logger
 from ._state_merge import merge_legacy_metadata
 from .errors import SessionsError, WriteError
 
@@ -162,11 +163,13 @@ def load_session_state(session_dir: StrPath) -> SessionState:
     for name in (layout.STATE, layout.METADATA):
         document = _document.read_document(str(folder / name))
         if document.problem:
-            _log_warning(f"{folder / name}: {document.problem}")
+            logger().warning("%s: %s", folder / name, document.problem)
         documents.append(document.value)
     state, bad = parse_state(merge_legacy_metadata(documents[0] or {}, documents[1])[0])
     if bad:
-        _log_warning(f"{folder / layout.STATE}: no usable value in {', '.join(bad)}; defaults stand in")
+        logger().warning(
+            "%s: no usable value in %s; defaults stand in", folder / layout.STATE, ", ".join(bad)
+        )
     return state
 
 
@@ -219,9 +222,3 @@ def _laid_over(disk: Mapping[str, Any], view: Mapping[str, Any], mine: Mapping[s
         elif key not in disk or value != seen:
             merged[key] = value
     return merged
-
-
-def _log_warning(message: str) -> None:
-    import logging
-
-    logging.getLogger("kimi_sessions").warning("%s", message)

@@ -8,7 +8,6 @@ it anew. Nothing else is assumed, and no log is ever locked.
 
 from __future__ import annotations
 
-import logging
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ import orjson
 
 from kimi_sessions import _fs
 from kimi_sessions._lines import Accept, decode_line, iter_blocks
+from kimi_sessions._log import logger
 from kimi_sessions.errors import HomeNotFoundError
 
 from ._database import CatalogUnusableError, Connection, catalog_path, folder_id, opened, writing
@@ -186,7 +186,7 @@ def forget_session(sessions_path: str, name: str) -> None:
             if number is not None:
                 forget_sessions(connection, number, [name])
     except (CatalogUnusableError, HomeNotFoundError) as error:
-        logging.getLogger("kimi_sessions").debug("%s stays in the catalog for now: %s", name, error)
+        logger().debug("%s stays in the catalog for now: %s", name, error)
 
 
 class Run(NamedTuple):

@@ -11,7 +11,6 @@ is not believed: a second change within one tick of the file system's clock woul
 from __future__ import annotations
 
 import heapq
-import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ import orjson
 
 from kimi_sessions import _fs, layout
 from kimi_sessions._facts import Facts, Marks, facts_of
+from kimi_sessions._log import logger
 from kimi_sessions.findings import Finding
 from kimi_sessions.wire.scan import first_prompt
 
@@ -44,7 +44,6 @@ __all__ = ["list_facts", "one_facts"]
 _SETTLED_NS = 100_000_000
 _SETTLED_COARSE_NS = 2_500_000_000
 _DAY_S = 86_400.0
-_log = logging.getLogger("kimi_sessions")
 
 #: What was looked at, of two kinds of marks: which of the four files count (a bit each, in this order), the folder's
 #: inode and ctime, and inode, size and ctime of the wire log, the context, the state and our own facts.
@@ -300,7 +299,7 @@ class _Scan:
         try:
             fd = _fs.open_folder(path)
         except OSError as error:
-            _log.debug("what was read of %s is not kept: %s", path, error)
+            logger().debug("what was read of %s is not kept: %s", path, error)
             return
         try:
             with opened() as connection:
@@ -319,7 +318,7 @@ class _Scan:
                             connection, place, PROMPT, marks=marks, offset=marks[1], tail=tail, fold=prompt
                         )
         except CatalogUnusableError as error:
-            _log.debug("what was read of %s is not kept: %s", path, error)
+            logger().debug("what was read of %s is not kept: %s", path, error)
         finally:
             _fs.active().close(fd)
 

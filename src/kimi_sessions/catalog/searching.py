@@ -12,7 +12,6 @@ What can be searched for, and what a query means, is told in ``_text``.
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import os
 import stat as stat_module
@@ -25,6 +24,7 @@ import orjson
 
 from kimi_sessions import _fs, layout
 from kimi_sessions._document import parse_document
+from kimi_sessions._log import logger
 from kimi_sessions._text import clean
 from kimi_sessions.context.history import refuse as refuse_context
 from kimi_sessions.layout import Layout
@@ -62,7 +62,6 @@ from ._text import (
 
 __all__ = ["Hit", "SearchResult", "search"]
 
-_log = logging.getLogger("kimi_sessions")
 #: How long a search waits for another process that is indexing; its steps are much shorter.
 _PATIENCE_MS = 5_000
 #: One step of indexing: so much text is put into the index and committed together.
@@ -179,7 +178,7 @@ def refresh(connection: Connection, place: Scope) -> None:
     try:
         _refresh(connection, place)
     except OSError as error:
-        _log.warning("can't look into %s: %s", place.path, error)
+        logger().warning("can't look into %s: %s", place.path, error)
 
 
 def _refresh(connection: Connection, place: Scope) -> None:
@@ -270,7 +269,7 @@ class _Indexer:
                 return True
             return self._read_log(place, position, fd, found)
         except OSError as error:
-            _log.warning("can't read %s of session %s: %s", job.file, job.name, error)
+            logger().warning("can't read %s of session %s: %s", job.file, job.name, error)
             return True
         finally:
             _fs.active().close(fd)
@@ -323,7 +322,7 @@ class _Indexer:
                     return False
         except OSError as error:
             # Half a log is better than none, and the next search goes on from here.
-            _log.warning("can't read %s of session %s to its end: %s", place.file, place.name, error)
+            logger().warning("can't read %s of session %s to its end: %s", place.file, place.name, error)
             self._save(place, fd, found, offset, [turns, last], whole=False)
             return True
         self._save(place, fd, found, offset, [turns, last], whole=True, settled=settled)

@@ -7,13 +7,13 @@ kept, and the next call reads on from there.
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import TYPE_CHECKING
 
 from kimi_sessions import _fs, layout
 from kimi_sessions._append_log import open_for_reading
 from kimi_sessions._lines import decode_value
+from kimi_sessions._log import logger
 from kimi_sessions.wire.records import dump_json
 from kimi_sessions.wire.turns import Turn, TurnScan, scan_turns
 
@@ -52,7 +52,7 @@ def session_turns(sessions_path: str, name: str) -> list[Turn]:
                 with opened() as connection, writing(connection):
                     _keep(connection, sessions_path, name, fd=fd, found=found, before=before, scan=scan)
             except CatalogUnusableError as error:
-                logging.getLogger("kimi_sessions").debug("the turns of %s are not kept: %s", name, error)
+                logger().debug("the turns of %s are not kept: %s", name, error)
         return list(scan.turns)
 
 

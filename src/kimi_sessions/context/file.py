@@ -10,7 +10,6 @@ whenever the file has changed.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +22,7 @@ from kimi_sessions._append_log import AppendLog, Durability, join_lines, open_fo
 from kimi_sessions._appender import Appender
 from kimi_sessions._lines import decode_line, iter_blocks
 from kimi_sessions._locking import bare_lock
+from kimi_sessions._log import logger
 from kimi_sessions.errors import CheckpointNotFoundError, WriteError
 from kimi_sessions.findings import Finding
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ContextFacts", "ContextFile"]
 
-_log = logging.getLogger("kimi_sessions")
 _MessageLike: TypeAlias = "Message | Mapping[str, object]"
 
 
@@ -174,7 +173,7 @@ class ContextFile:
         fold = HistoryFold(self.path.name, first_line=number)
         fold.feed_line(line, offset)
         for finding in fold.findings:
-            _log.warning("%s: %s", self.path.parent, finding)
+            logger().warning("%s: %s", self.path.parent, finding)
             if on_finding is not None:
                 on_finding(finding)
         for entry in fold.messages:

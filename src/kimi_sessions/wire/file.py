@@ -9,7 +9,6 @@ rules keep every acknowledged record. Typed messages are made only where somebod
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -19,6 +18,7 @@ from kimi_sessions._append_log import AppendLog, Durability, join_lines, open_fo
 from kimi_sessions._appender import Appender
 from kimi_sessions._lines import decode_line, iter_blocks
 from kimi_sessions._locking import bare_lock
+from kimi_sessions._log import logger
 from kimi_sessions.findings import Finding
 
 from .records import (
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WireFile"]
 
-_log = logging.getLogger("kimi_sessions")
 #: How often a follower looks for more.
 _FOLLOW_S = 0.1
 
@@ -110,7 +109,7 @@ class WireFile:
                                 return version
                         return WIRE_PROTOCOL_LEGACY_VERSION
         except OSError as error:
-            _log.warning("can't read %s: %s", self.path, error)
+            logger().warning("can't read %s: %s", self.path, error)
             return WIRE_PROTOCOL_LEGACY_VERSION
         return WIRE_PROTOCOL_VERSION
 
@@ -120,7 +119,7 @@ class WireFile:
             with open_for_reading(self.path) as fd:
                 return fd is None or not holds_more_than_headers(fd)
         except OSError as error:
-            _log.warning("can't read %s: %s", self.path, error)
+            logger().warning("can't read %s: %s", self.path, error)
             return False
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -169,7 +168,7 @@ class WireFile:
                 offset=offset + damage.offset,
                 length=damage.length,
             )
-            _log.warning("%s: %s", self.path.parent, finding)
+            logger().warning("%s: %s", self.path.parent, finding)
             if on_finding is not None:
                 on_finding(finding)
         records = []

@@ -310,11 +310,11 @@ async def test_inode_numbers_that_need_all_64_bits_are_no_hindrance(talk: Store,
 
     class FarAway(OsFileSystem):
         @staticmethod
-        def stat(*args: Any, **kwargs: Any) -> os.stat_result:  # type: ignore[override]
+        def stat(*args: Any, **kwargs: Any) -> os.stat_result:
             return far(os.stat(*args, **kwargs))
 
         @staticmethod
-        def fstat(fd: int) -> os.stat_result:  # type: ignore[override]
+        def fstat(fd: int) -> os.stat_result:
             return far(os.fstat(fd))
 
     with using(FarAway()):
