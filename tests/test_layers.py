@@ -22,7 +22,7 @@ FRONT_DOOR = "__init__"
 # is one module (a folder's name its __init__), "name.*" a folder whose modules may know each other.
 ROWS: tuple[tuple[str, ...], ...] = (
     # 0: what can go wrong, what things are called, where they lie; no file is touched
-    ("_lazy", "_log", "errors", "findings", "_text", "ids", "layout"),
+    ("_lazy", "_log", "_async", "errors", "findings", "_text", "ids", "layout"),
     # 1a: bytes, from the disk and in lines
     ("_fs", "_lines"),
     # 1b: shapes; nothing of files

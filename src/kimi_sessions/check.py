@@ -21,6 +21,7 @@ from typing import Any
 
 from . import _fs, ids, metadata
 from . import layout as _layout
+from ._async import in_thread
 from ._document import read_document
 from ._facts import Facts, read_facts
 from ._flats import flats_of
@@ -31,7 +32,7 @@ from ._text import clean
 from .errors import InvalidIdError, NotFoundError, SessionNotFoundError
 from .findings import Finding
 from .layout import Layout, ProjectLayout, work_dir_path
-from .session import LAST, Session, _in_thread, _make, choose
+from .session import LAST, Session, choose, inside, session_of
 
 __all__ = ["LogTotals", "Report", "StoreReport", "check", "check_folder", "check_work_dir", "find_as_it_lies"]
 
@@ -125,7 +126,7 @@ async def check(session: Session) -> Report:
 
     Raises SessionNotFoundError if the session is gone.
     """
-    return await _in_thread(check_now, session)
+    return await in_thread(check_now, session)
 
 
 def check_now(session: Session) -> Report:
@@ -137,7 +138,8 @@ def survey_session(session: Session) -> Survey:
     """Look at a session's folder, and at what the store around it knows. Raises SessionNotFoundError."""
     survey = Survey()
     try:
-        root_fd = session._store.open_sessions(session._sessions_path)
+        store, folder, _ = inside(session)
+        root_fd = store.open_sessions(folder.sessions_path)
         if root_fd is None:
             raise _gone(str(session.path))
         try:
@@ -210,7 +212,7 @@ def _around(survey: Survey, session: Session, fd: int) -> None:
         note(
             "held", _layout.HOLD, f"{clean(str(holder))} holds it, or died holding it; a turn may be running"
         )
-    store = session._store
+    store = inside(session).store
     if store.layout.sealed:
         document = read_document(_layout.STATE, dir_fd=fd)
         verdict = store.verdict_at(fd, session.id, document.value or {})
@@ -238,7 +240,7 @@ async def check_work_dir(work_dir: object, *, layout: Layout | None = None) -> S
     Never raises because of one session.
     """
     store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
-    return await _in_thread(_check_store, store)
+    return await in_thread(_check_store, store)
 
 
 async def find_as_it_lies(work_dir: object, text: str, *, layout: Layout | None = None) -> Session:
@@ -250,7 +252,7 @@ async def find_as_it_lies(work_dir: object, text: str, *, layout: Layout | None 
     store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
     if text != LAST:
         ids.parse_session_id(text)
-    return await _in_thread(_find, store, text)
+    return await in_thread(_find, store, text)
 
 
 def _find(store: WorkDirStore, text: str) -> Session:
@@ -335,7 +337,7 @@ class _Looker:
         return True
 
     def _add(self, facts: Facts, path: str) -> None:
-        self.sessions[facts.id] = _make(self.store, Located(facts, path))
+        self.sessions[facts.id] = session_of(self.store, Located(facts, path))
 
 
 def _facts_of(fd: int, name: str) -> Facts | None:

@@ -38,6 +38,7 @@ from typing import Any
 from . import _fs
 from . import layout as _layout
 from ._append_log import AppendLog, open_for_reading
+from ._async import in_thread
 from ._document import Document, salvage, set_aside, update_document
 from ._folder import SessionFolder
 from ._lines import BOM, PADDING
@@ -57,7 +58,7 @@ from .context.history import refuse as refuse_context
 from .errors import SessionBusyError, SessionsError, WriteError
 from .findings import Finding
 from .layout import Layout, ProjectLayout, work_dir_path
-from .session import Session, _in_thread
+from .session import Session, inside
 from .wire.records import WireFileMetadata, dump_json
 from .wire.records import refuse as refuse_wire
 
@@ -148,8 +149,8 @@ async def repair(session: Session, *, dry_run: bool = False) -> RepairReport:
     done before a failure stays done; the next run goes on from there.
     """
     if dry_run:
-        return await _in_thread(_dry_run, session)
-    report = await _in_thread(_repair, session)
+        return await in_thread(_dry_run, session)
+    report = await in_thread(_repair, session)
     if report.changed:
         await session.refresh()
     return report
@@ -166,7 +167,7 @@ def _dry_run(session: Session) -> RepairReport:
 
 
 def _repair(session: Session) -> RepairReport:
-    folder = session._folder
+    folder = inside(session).folder
     try:
         return _repair_owned(session, folder)
     except SessionsError:
@@ -180,7 +181,7 @@ def _repair(session: Session) -> RepairReport:
 def _repair_owned(session: Session, folder: SessionFolder) -> RepairReport:
     path = str(session.path)
     # What an old client left flat moves into place first; what can't is a clash and has its own remedy.
-    if session._store.locate(session.id) is None:
+    if inside(session).store.locate(session.id) is None:
         raise folder.gone()
     worker = _Worker(session)
     worker.free_the_locks()
@@ -278,8 +279,8 @@ class _Worker:
     """Does the jobs of one repair. The caller owns the session and has its lock."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
-        self.folder: SessionFolder = session._folder
+        self._session_id = session.id
+        self._store, self.folder, self._found = inside(session)
         self.actions: list[Action] = []
 
     def free_the_locks(self) -> None:
@@ -363,7 +364,7 @@ class _Worker:
 
             value = dump_state(parse_state(value)[0])
             if document.problem:
-                verdict = self.session._store.verdict_at(fd, self.session.id, value)
+                verdict = self._store.verdict_at(fd, self._session_id, value)
                 if verdict.trusted and not verdict.approvals_ok:
                     # Half of what was sealed is not what was sealed, and would lock the user out of the rest.
                     for key in ("approval", "additional_dirs"):
@@ -372,7 +373,7 @@ class _Worker:
         for field_name in bad_extra_fields(value):
             value.pop(field_name, None)
         # Whoever has the session open knows it by this time.
-        known = self.session._found.extra.get("created_at")
+        known = self._found.extra.get("created_at")
         if "created_at" not in value and isinstance(known, (int, float)):
             value["created_at"] = known
         if not value:
@@ -417,7 +418,7 @@ class _Worker:
     def _bring_in(self, name: str) -> str | None:
         """Move a flat file into the session's folder as the next rotation (or subagent context) there."""
         fs = _fs.active()
-        target = flat_target(name, self.session.id)
+        target = flat_target(name, self._session_id)
         root_fd = _fs.open_folder(self.folder.sessions_path)
         try:
             with self.folder.opened() as fd:
@@ -682,7 +683,7 @@ async def repair_store(
     All else that can be wrong with a store (links, names that are no ids) is for a person to decide. Raises WriteError.
     """
     store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
-    return await _in_thread(_repair_store, store, dry_run=dry_run)
+    return await in_thread(_repair_store, store, dry_run=dry_run)
 
 
 def _repair_store(store: WorkDirStore, *, dry_run: bool) -> list[Action]:

@@ -10,17 +10,16 @@ and the meaning: titles, trust, the last session, reload before save.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _facts, _fs, ids, metadata
 from . import layout as _layout
+from ._async import answered, in_thread
 from ._document import Document, move_aside, read_document, update_document
 from ._folder import SessionFolder
 from ._log import logger
@@ -42,8 +41,6 @@ from .metadata import WorkDirMeta
 from .trust import Verdict, approvals_of, mask_approvals
 
 if TYPE_CHECKING:
-    import asyncio
-
     from ._append_log import Durability
     from .context.file import ContextFile
     from .state import SessionState
@@ -55,7 +52,6 @@ __all__ = ["LAST", "Session", "SessionList", "TrashEntry", "choose"]
 #: What stands for the last session where an id is asked for.
 LAST = "@last"
 _TITLE_LIMIT = 200
-_R = TypeVar("_R")
 #: ``Session.list`` hides the built-in inside the class.
 _List = list
 
@@ -68,44 +64,6 @@ class SessionList(list["Session"]):
     def __init__(self, sessions: Iterable[Session] = (), problems: Iterable[Finding] = ()) -> None:
         super().__init__(sessions)
         self.problems: list[Finding] = list(problems)
-
-
-async def _in_thread(step: Callable[..., _R], *args: Any, **kwargs: Any) -> _R:
-    """Run a step that may wait in a thread; in line where no loop runs, since then nobody else is kept waiting."""
-    if "asyncio" in sys.modules:
-        import asyncio
-
-        if asyncio._get_running_loop() is not None:
-            return await asyncio.to_thread(step, *args, **kwargs)
-    return step(*args, **kwargs)
-
-
-async def _answered(step: Callable[[_List[Callable[[], None]]], _R]) -> _R:
-    """
-    Run a step as ``_in_thread`` does. What it puts into the list that it is called with is done when the answer was
-    given, in one of the loop's threads, which the loop waits for at its end; where no loop runs, before.
-    """
-    rest: _List[Callable[[], None]] = []
-    answer = await _in_thread(step, rest)
-
-    def finish() -> None:
-        for each in rest:
-            each()
-
-    if rest and "asyncio" in sys.modules:
-        import asyncio
-
-        loop = asyncio._get_running_loop()
-        if loop is not None:
-            loop.run_in_executor(None, copy_context().run, finish).add_done_callback(_tell_failure)
-            return answer
-    finish()
-    return answer
-
-
-def _tell_failure(done: asyncio.Future[None]) -> None:
-    if not done.cancelled() and done.exception() is not None:
-        logger().warning("after a list was given: %r", done.exception())
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -522,7 +480,7 @@ class Session:
 
         Raises SessionNotFoundError if the session is gone.
         """
-        located = await _in_thread(self._store.locate, self.id)
+        located = await in_thread(self._store.locate, self.id)
         if located is None:
             raise self._folder.gone()
         mine: dict[str, Any] | None = None
@@ -555,16 +513,16 @@ class Session:
         if not text:
             message = "a title needs some text"
             raise ValueError(message)
-        await _in_thread(self._edit, custom_title=text, title_generated=True)
+        await in_thread(self._edit, custom_title=text, title_generated=True)
         self.title = text
 
     async def archive(self) -> None:
         """Hide the session from ordinary lists. It can still be found, read, forked and continued by its id."""
-        await _in_thread(self._edit, archived=True, archived_at=time.time(), auto_archive_exempt=False)
+        await in_thread(self._edit, archived=True, archived_at=time.time(), auto_archive_exempt=False)
 
     async def unarchive(self) -> None:
         """Bring an archived session back; automatic archiving passes it over from now on."""
-        await _in_thread(self._edit, archived=False, archived_at=None, auto_archive_exempt=True)
+        await in_thread(self._edit, archived=False, archived_at=None, auto_archive_exempt=True)
 
     # --- our own facts beside the client's -----------------------------------------------------------------------
 
@@ -595,7 +553,7 @@ class Session:
         def change(value: dict[str, Any]) -> None:
             value["tags"] = sorted({*_strings(value.get("tags")), *wanted})
 
-        await _in_thread(self._edit_extra, change)
+        await in_thread(self._edit_extra, change)
 
     async def untag(self, *tags: str) -> None:
         """Take tags away; ones that are not there are passed over."""
@@ -603,7 +561,7 @@ class Session:
         def change(value: dict[str, Any]) -> None:
             value["tags"] = sorted({*_strings(value.get("tags"))} - set(tags))
 
-        await _in_thread(self._edit_extra, change)
+        await in_thread(self._edit_extra, change)
 
     async def pin(self, pinned: bool = True) -> None:
         """Mark the session as one to keep at hand, or unmark it."""
@@ -611,7 +569,7 @@ class Session:
         def change(value: dict[str, Any]) -> None:
             value["pinned"] = bool(pinned)
 
-        await _in_thread(self._edit_extra, change)
+        await in_thread(self._edit_extra, change)
 
     # --- use -----------------------------------------------------------------------------------------------------
 
@@ -626,7 +584,7 @@ class Session:
         lock = self._folder.hold_lock
         lock.take(program)
         try:
-            await _in_thread(self._after_first_append)
+            await in_thread(self._after_first_append)
             yield self
         finally:
             lock.give_back()
@@ -657,7 +615,7 @@ class Session:
 
         With ``ok`` False (the run failed) a session with content is left as it is and not made the last one.
         """
-        await _in_thread(self._close, ok)
+        await in_thread(self._close, ok)
 
     def _close(self, ok: bool) -> None:
         try:
@@ -682,7 +640,7 @@ class Session:
         """Return the turns of the wire log, in order. Memory grows with the number of turns, not with the log."""
         from .catalog.turns import session_turns
 
-        return await _in_thread(session_turns, self._sessions_path, self._found.id)
+        return await in_thread(session_turns, self._sessions_path, self._found.id)
 
     async def fork(self, turn_index: int | None = None, *, title: str | None = None) -> Session:
         """
@@ -693,7 +651,7 @@ class Session:
 
         Raises InvalidTurnError (nothing is left behind), SessionNotFoundError, WriteError.
         """
-        return await _in_thread(self._fork, turn_index, title)
+        return await in_thread(self._fork, turn_index, title)
 
     def _fork(self, turn_index: int | None, title: str | None) -> Session:
         from .fork import fork_in_store, fork_title
@@ -716,7 +674,7 @@ class Session:
         return self.title if located is None else located.facts.title
 
     def _sibling(self, located: Located) -> Session:
-        return _make(self._store, located, known=self._known, kaos=self._kaos)
+        return session_of(self._store, located, known=self._known, kaos=self._kaos)
 
     # --- end -----------------------------------------------------------------------------------------------------
 
@@ -726,7 +684,7 @@ class Session:
 
         Raises SessionBusyError if another program holds it (unless ``force``), SessionNotFoundError, WriteError.
         """
-        await _in_thread(self._delete, force)
+        await in_thread(self._delete, force)
 
     def _delete(self, force: bool) -> None:
         self._let_go()
@@ -736,7 +694,7 @@ class Session:
 
     async def trash(self, reason: str = "", *, force: bool = False) -> None:
         """Put the session into the trash; ``Session.restore`` gives it back byte for byte. Raises as ``delete``."""
-        await _in_thread(self._trash, reason, force)
+        await in_thread(self._trash, reason, force)
 
     def _trash(self, reason: str, force: bool) -> None:
         self._let_go()
@@ -758,14 +716,14 @@ class Session:
         """
         new_id = ids.new_session_id() if session_id is None else ids.parse_new_session_id(session_id)
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
-        facts, path, problems = await _in_thread(store.create, new_id)
+        facts, path, problems = await in_thread(store.create, new_id)
         facts.problems.extend(problems)
         if isinstance(store.layout, ProjectLayout) and (store.work_dir / ".git").is_file():
             logger().warning(
                 "%s is a linked git worktree: 'git worktree remove' and 'git clean -fdx' delete its sessions unasked",
                 store.work_dir,
             )
-        return _make(store, Located(facts, path))
+        return session_of(store, Located(facts, path))
 
     @staticmethod
     async def find(work_dir: object, session_id: str, *, layout: Layout | None = None) -> Session | None:
@@ -774,8 +732,8 @@ class Session:
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
         located = store.locate_at_once(wanted)
         if located is None:
-            located = await _in_thread(store.locate, wanted)
-        return None if located is None else _make(store, located)
+            located = await in_thread(store.locate, wanted)
+        return None if located is None else session_of(store, located)
 
     @staticmethod
     async def open(work_dir: object, text: str, *, layout: Layout | None = None) -> Session:
@@ -811,7 +769,7 @@ class Session:
         """
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
         stores = [(store, True, _layout.LOCAL_KAOS)]
-        return await _answered(lambda rest: _list(stores, include_empty, limit, rest))
+        return await answered(lambda rest: _list(stores, include_empty, limit, rest))
 
     @staticmethod
     async def list_all(
@@ -819,7 +777,7 @@ class Session:
     ) -> SessionList:
         """Return the sessions of every known work dir, also of ones that are gone, newest first."""
         which = layout or ProjectLayout()
-        return await _answered(lambda rest: _list_all(which, include_empty, limit, rest))
+        return await answered(lambda rest: _list_all(which, include_empty, limit, rest))
 
     @staticmethod
     async def continue_(
@@ -835,7 +793,7 @@ class Session:
         session = _last_at_once(store)
         if session is not None:
             return session
-        return await _in_thread(_continue, store, allow_untrusted)
+        return await in_thread(_continue, store, allow_untrusted)
 
     @staticmethod
     async def restore(work_dir: object, session_id: str, *, layout: Layout | None = None) -> Session:
@@ -846,13 +804,13 @@ class Session:
         """
         wanted = ids.parse_session_id(session_id)
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
-        return await _in_thread(_restore, store, wanted)
+        return await in_thread(_restore, store, wanted)
 
     @staticmethod
     async def list_trash(work_dir: object, *, layout: Layout | None = None) -> _List[TrashEntry]:
         """Return what is in the trash of a work dir, newest first."""
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
-        return await _in_thread(store.trash.entries)
+        return await in_thread(store.trash.entries)
 
     @staticmethod
     async def empty_trash(
@@ -875,7 +833,7 @@ class Session:
                 return True
             return older_than_s is not None and now - entry.deleted_at < older_than_s
 
-        return await _in_thread(store.trash.empty, keep)
+        return await in_thread(store.trash.empty, keep)
 
     async def trust(self) -> None:
         """
@@ -883,7 +841,7 @@ class Session:
 
         Raises SessionNotFoundError; WriteError, also if the disk holds other ones by now (``refresh`` reads them).
         """
-        await _in_thread(self._trust)
+        await in_thread(self._trust)
 
     def _trust(self) -> None:
         folder = self._folder
@@ -910,9 +868,23 @@ class Session:
         self._state = None
 
 
-def _make(
+class Inside(NamedTuple):
+    """What a session object is made of, for the rooms that treat sessions from outside (check, repair)."""
+
+    store: WorkDirStore
+    folder: SessionFolder
+    found: _facts.Facts
+
+
+def inside(session: Session) -> Inside:
+    """Return what a session object is made of; opens nothing. The facts are those of when it was last found."""
+    return Inside(session._store, session._folder, session._found)
+
+
+def session_of(
     store: WorkDirStore, located: Located, *, known: bool = True, kaos: str = _layout.LOCAL_KAOS
 ) -> Session:
+    """Make the session object of what was found; ``known`` says whether a registry names its work dir."""
     facts = located.facts
     return Session(
         title=facts.title,
@@ -949,7 +921,7 @@ def _list(
     sessions = []
     for _, _, index, located in found:
         store, known, kaos = stores[index]
-        sessions.append(_make(store, located, known=known, kaos=kaos))
+        sessions.append(session_of(store, located, known=known, kaos=kaos))
     return SessionList(sessions, problems)
 
 
@@ -975,7 +947,7 @@ def _last_at_once(store: WorkDirStore) -> Session | None:
     located = None if last_id is None else store.locate_at_once(last_id)
     if located is None:
         return None
-    session = _make(store, located)
+    session = session_of(store, located)
     return session if not session.archived and session.trusted else None
 
 
@@ -987,7 +959,7 @@ def _continue(store: WorkDirStore, allow_untrusted: bool) -> Session | None:
     if last_id is not None:
         located = store.locate(last_id)
         if located is not None:
-            session = _make(store, located)
+            session = session_of(store, located)
             if not session.archived:
                 if session.trusted or allow_untrusted:
                     return session
@@ -1018,7 +990,7 @@ def _restore(store: WorkDirStore, session_id: str) -> Session:
     located = store.locate(session_id)
     if located is None:
         raise SessionNotFoundError(session_id=session_id, searched=store.paths)
-    return _make(store, located)
+    return session_of(store, located)
 
 
 def choose(text: str, sessions: Iterable[Session], searched: str) -> Session:

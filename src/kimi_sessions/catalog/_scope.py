@@ -12,7 +12,7 @@ from kimi_sessions._facts import facts_of
 from kimi_sessions._store import Located, WorkDirStore
 from kimi_sessions.errors import InvalidIdError
 from kimi_sessions.layout import LOCAL_KAOS, Layout, ProjectLayout, work_dir_path
-from kimi_sessions.session import Session, _make
+from kimi_sessions.session import Session, session_of
 
 __all__ = ["Scope", "scopes"]
 
@@ -48,7 +48,7 @@ class Scope(NamedTuple):
         facts = facts_of(fd, name)
         if facts is None:
             return None
-        return _make(self.store, Located(facts, self.path), known=self.known, kaos=self.kaos)
+        return session_of(self.store, Located(facts, self.path), known=self.known, kaos=self.kaos)
 
 
 def _look(fd: int) -> tuple[list[str], bool]:

@@ -23,12 +23,13 @@ from typing import NamedTuple
 import orjson
 
 from kimi_sessions import _fs, layout
+from kimi_sessions._async import in_thread
 from kimi_sessions._document import parse_document
 from kimi_sessions._log import logger
 from kimi_sessions._text import clean
 from kimi_sessions.context.history import refuse as refuse_context
 from kimi_sessions.layout import Layout
-from kimi_sessions.session import Session, _in_thread
+from kimi_sessions.session import Session
 from kimi_sessions.wire.records import refuse as refuse_wire
 
 from ._database import CatalogUnusableError, Connection, ensure_folder_id, folder_id, opened, scratch, writing
@@ -129,7 +130,7 @@ async def search(
         message = f"there is no word to search for in {query!r}"
         raise ValueError(message)
     wish = _Wish(query, None if role is None else ROLES.index(role), limit, include_archived)
-    return await _in_thread(_search, wish, work_dir, layout)
+    return await in_thread(_search, wish, work_dir, layout)
 
 
 class _Wish(NamedTuple):

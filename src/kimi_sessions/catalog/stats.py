@@ -21,10 +21,11 @@ import msgspec
 
 from kimi_sessions import _fs, layout
 from kimi_sessions._append_log import open_for_reading
+from kimi_sessions._async import in_thread
 from kimi_sessions._lines import iter_lines
 from kimi_sessions.context.history import context_records, is_injected_user_message, refuse_message
 from kimi_sessions.layout import Layout
-from kimi_sessions.session import Session, SessionList, _in_thread
+from kimi_sessions.session import Session, SessionList
 from kimi_sessions.wire.records import WireMessageRecord, record_from_line, refuse
 from kimi_sessions.wire.turns import records_in_line
 
@@ -89,7 +90,7 @@ class SessionStats:
 
 async def session_stats(session: Session) -> SessionStats:
     """Count what is in a session. Raises OSError if its log is there but can't be read."""
-    return await _in_thread(_session_stats, os.fspath(session.path.parent), session.id)
+    return await in_thread(_session_stats, os.fspath(session.path.parent), session.id)
 
 
 async def work_dir_stats(
@@ -105,7 +106,7 @@ async def work_dir_stats(
         sessions = await Session.list_all(layout=layout, limit=limit)
     else:
         sessions = await Session.list(work_dir, layout=layout, limit=limit)
-    return await _in_thread(_stats_of, sessions)
+    return await in_thread(_stats_of, sessions)
 
 
 def total(each: Iterable[SessionStats]) -> SessionStats:
