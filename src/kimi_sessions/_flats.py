@@ -17,7 +17,6 @@ import stat as stat_module
 from . import _fs, ids, layout
 from ._log import logger
 from ._text import clean
-from .errors import InvalidIdError
 from .findings import Finding
 
 __all__ = ["flats_of", "may_have_flats", "move_flats", "move_flats_of"]
@@ -99,9 +98,7 @@ def move_flats(
             session_id, target = owner, side[1] if side is not None else layout.CONTEXT
         else:
             session_id, target = name[: -len(layout.FLAT_SUFFIX)], layout.CONTEXT
-        try:
-            ids.parse_session_id(session_id)
-        except InvalidIdError:
+        if not ids.is_session_id(session_id):
             continue
         problem = _move_flat(fd, path, name, session_id, target)
         if problem is not None:

@@ -44,8 +44,10 @@ from .trust import Trust, Verdict, write_seal
 _TRUSTED = Verdict(trusted=True, approvals_ok=True, problem="")
 #: Fewer sessions than this are read faster than a catalog is opened.
 _MANY = 200
+#: What threatens the sessions of a linked git worktree.
+GIT_DELETES = "'git worktree remove' and 'git clean -fdx' delete its sessions unasked"
 
-__all__ = ["Listing", "Located", "WorkDirStore"]
+__all__ = ["GIT_DELETES", "Listing", "Located", "WorkDirStore", "is_session_name"]
 
 
 class Located(msgspec.Struct, gc=False):
@@ -195,7 +197,7 @@ class WorkDirStore:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         if seen:
             names = [name for name in names if name not in seen]
-        is_session = partial(_is_session_name, problems=listing.problems)
+        is_session = partial(is_session_name, problems=listing.problems)
         for facts in _read_all(fd, path, names, is_session, now=now, limit=limit, rest=listing.rest):
             if clashes:
                 facts.problems.extend(clashes.pop(facts.id, ()))
@@ -343,6 +345,16 @@ class WorkDirStore:
         if not self.work_dir_is_there():
             raise WorkDirNotFoundError(path=str(self.work_dir))
 
+    def is_linked_worktree(self) -> bool:
+        """Tell whether the work dir is a linked git worktree (``GIT_DELETES``); False also where that can't be seen."""
+        if not self.layout.sealed:
+            return False
+        try:
+            mode = _fs.active().stat(os.path.join(self.work_dir, layout.GIT)).st_mode
+        except OSError:
+            return False
+        return stat_module.S_ISREG(mode)
+
     def refuse_taken(self, session_id: str) -> None:
         """Raise SessionExistsError if a folder or a flat file of this id is there already."""
         for path in self.paths:
@@ -405,8 +417,13 @@ def _takes_time(_fd: int, _name: str, _found: os.stat_result, _head: bytes) -> s
     raise _TakesTimeError
 
 
-def _is_session_name(name: str, *, problems: list[Finding]) -> bool:
-    """Tell whether a folder's name can be a session's; what looks as if it should be one and can't is a problem."""
+def is_session_name(name: str, problems: list[Finding] | None = None) -> bool:
+    """
+    Tell whether the name of a folder among the sessions can be a session's.
+
+    A hidden name, and one that marks a folder whose removal has begun, can't; any other that can't is put into
+    ``problems``, since somebody may miss a session there.
+    """
     if ids.is_plain(name):
         return True
     if name[0] in ".-" or name.startswith(layout.DELETING_PREFIX):
@@ -414,7 +431,9 @@ def _is_session_name(name: str, *, problems: list[Finding]) -> bool:
     try:
         ids.parse_session_id(name)
     except InvalidIdError as error:
-        problems.append(Finding("bad-name", clean(name), f"not a session's name: {error.reason}"))
+        if problems is not None:
+            reason = f"not a session's name: {error.reason}"
+            problems.append(Finding("bad-name", clean(name), reason))
         return False
     return True
 

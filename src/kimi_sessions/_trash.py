@@ -27,7 +27,6 @@ from ._flats import flats_of
 from ._folder import SessionFolder
 from ._text import clean
 from .errors import (
-    InvalidIdError,
     SessionBusyError,
     SessionExistsError,
     SessionNotFoundError,
@@ -296,9 +295,7 @@ class Trash:
             return value if isinstance(value, str) else default
 
         session_id = text("session_id", "")
-        try:
-            ids.parse_session_id(session_id)
-        except InvalidIdError:
+        if not ids.is_session_id(session_id):
             session_id = name.rpartition("~")[0]  # a note that somebody else wrote
         return TrashEntry(
             session_id=session_id,

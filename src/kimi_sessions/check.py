@@ -26,7 +26,7 @@ from ._document import read_document
 from ._facts import Facts, read_facts
 from ._flats import flats_of
 from ._locking import read_holder
-from ._store import Located, WorkDirStore
+from ._store import GIT_DELETES, Located, WorkDirStore
 from ._survey import Issue, LogTotals, Remedy, Survey, survey_flat, survey_folder
 from ._text import clean
 from .errors import InvalidIdError, NotFoundError, SessionNotFoundError
@@ -218,16 +218,11 @@ def _around(survey: Survey, session: Session, fd: int) -> None:
         verdict = store.verdict_at(fd, session.id, document.value or {})
         if verdict.problem:
             note("approvals" if verdict.trusted else "untrusted", _layout.SEAL, verdict.problem)
-        if _is_linked_worktree(store):
+        if store.is_linked_worktree():
             note("worktree", ".", _WORKTREE)
 
 
-_WORKTREE = "in a linked git worktree: 'git worktree remove' and 'git clean -fdx' delete its sessions unasked"
-
-
-def _is_linked_worktree(store: WorkDirStore) -> bool:
-    # Path.is_file raises for a name that is too long.
-    return store.layout.sealed and os.path.isfile(store.work_dir / ".git")  # noqa: PTH113
+_WORKTREE = f"in a linked git worktree: {GIT_DELETES}"
 
 
 # --- a store -----------------------------------------------------------------------------------------------------
@@ -354,7 +349,7 @@ def _check_store(store: WorkDirStore) -> StoreReport:
     findings, notes = looker.findings, looker.notes
     findings.extend(Finding("loose-mode", name, reason) for name, _, reason in loose_store_folders(store))
     findings.extend(_registry_findings(store))
-    if _is_linked_worktree(store):
+    if store.is_linked_worktree():
         notes.append(Finding("worktree", ".", _WORKTREE))
     reports = []
     for _, session in sorted(looker.sessions.items()):

@@ -13,7 +13,7 @@ import uuid
 
 from .errors import InvalidIdError
 
-__all__ = ["new_session_id", "parse_agent_id", "parse_new_session_id", "parse_session_id"]
+__all__ = ["is_session_id", "new_session_id", "parse_agent_id", "parse_new_session_id", "parse_session_id"]
 
 _NEW_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _AGENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
@@ -80,6 +80,15 @@ def parse_session_id(value: object) -> str:
     if (not value.isascii() and len(value.encode("utf-8")) > _MAX_BYTES) or len(value) > _MAX_BYTES:
         raise InvalidIdError(value=value, reason=f"it is longer than {_MAX_BYTES} bytes")
     return value
+
+
+def is_session_id(value: object) -> bool:
+    """Tell whether ``value`` can be the name of an existing session; ``parse_session_id`` tells why not."""
+    try:
+        parse_session_id(value)
+    except InvalidIdError:
+        return False
+    return True
 
 
 def parse_agent_id(value: object) -> str:

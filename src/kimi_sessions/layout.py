@@ -77,6 +77,8 @@ SHARE_TRASH = "sessions-trash"
 MIGRATION = "migration"
 WORK_DIR_FILE = "work_dir.json"
 GITIGNORE = ".gitignore"
+#: Git's own: a folder, but a file in a linked worktree.
+GIT = ".git"
 KIMI_JSON = "kimi.json"
 KIMI_JSON_LOCK = "kimi.json.lock"
 LOCAL_KAOS = "local"

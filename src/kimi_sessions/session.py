@@ -23,7 +23,7 @@ from ._async import answered, in_thread
 from ._document import Document, move_aside, read_document, update_document
 from ._folder import SessionFolder
 from ._log import logger
-from ._store import Listing, Located, WorkDirStore
+from ._store import GIT_DELETES, Listing, Located, WorkDirStore
 from ._text import clean
 from ._trash import TrashEntry
 from .errors import (
@@ -718,11 +718,8 @@ class Session:
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
         facts, path, problems = await in_thread(store.create, new_id)
         facts.problems.extend(problems)
-        if isinstance(store.layout, ProjectLayout) and (store.work_dir / ".git").is_file():
-            logger().warning(
-                "%s is a linked git worktree: 'git worktree remove' and 'git clean -fdx' delete its sessions unasked",
-                store.work_dir,
-            )
+        if store.is_linked_worktree():
+            logger().warning("%s is a linked git worktree: %s", store.work_dir, GIT_DELETES)
         return session_of(store, Located(facts, path))
 
     @staticmethod

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from kimi_sessions import _fs, ids, layout, metadata
+from kimi_sessions import _fs, layout, metadata
 from kimi_sessions._facts import facts_of
-from kimi_sessions._store import Located, WorkDirStore
-from kimi_sessions.errors import InvalidIdError
+from kimi_sessions._store import Located, WorkDirStore, is_session_name
 from kimi_sessions.layout import LOCAL_KAOS, Layout, ProjectLayout, work_dir_path
 from kimi_sessions.session import Session, session_of
 
@@ -58,21 +57,11 @@ def _look(fd: int) -> tuple[list[str], bool]:
         for entry in entries:
             name = entry.name
             if entry.is_dir(follow_symlinks=False):
-                if name[0] not in ".-" and not name.startswith(layout.DELETING_PREFIX) and _is_id(name):
+                if is_session_name(name):
                     names.append(name)
             elif name.endswith(layout.FLAT_SUFFIX) and entry.is_file(follow_symlinks=False):
                 flat = True
     return names, flat
-
-
-def _is_id(name: str) -> bool:
-    if ids.is_plain(name):
-        return True
-    try:
-        ids.parse_session_id(name)
-    except InvalidIdError:
-        return False
-    return True
 
 
 def scopes(work_dir: object | None, layout_: Layout | None) -> list[Scope]:

@@ -34,7 +34,7 @@ from kimi_sessions._document import parse_document
 from kimi_sessions._lines import decode_value
 from kimi_sessions._text import clean, title_from, user_text
 from kimi_sessions.context.roles import MESSAGE_ROLES, SYSTEM_PROMPT_ROLE
-from kimi_sessions.errors import DamagedError, InvalidIdError, SourceNotFoundError
+from kimi_sessions.errors import DamagedError, SourceNotFoundError
 from kimi_sessions.wire.records import WireFileMetadata, dump_json
 
 from .sources import Left, SourceFile, SourceFolder, SourceSession, SourceWorkDir
@@ -297,9 +297,7 @@ def _row_messages(row: dict[str, Any], session: SourceSession, fallback: float) 
 
 def _new_session(flux_id: str, path: str, era: str) -> SourceSession:
     session_id = flux_id
-    try:
-        ids.parse_session_id(session_id)
-    except InvalidIdError:
+    if not ids.is_session_id(flux_id):
         session_id = f"flux-{hashlib.sha256(flux_id.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
     session = SourceSession(id=session_id, era=era, sessions_path=path, places=())
     if session_id != flux_id:
