@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from .conftest import Make, Run
 
 
@@ -39,6 +41,7 @@ def test_all_sessions_are_listed_at_the_new_place(run: Run, corpus: Callable[[st
     assert run("--share-dir", str(share), "-w", old, "list", "--json").data["sessions"] == []
     again = run("--share-dir", str(share), "relink", "--map", "/home/dev/1.52.0=/srv/all")
     assert (again.code, again.out) == (0, "nothing to relink\n")
+    assert again.err == "note: no known work dir is at or below /home/dev/1.52.0\n"
 
 
 def test_a_moved_project_is_followed_and_a_copied_one_is_not(run: Run, make: Make, work_dir: Path) -> None:
@@ -52,6 +55,27 @@ def test_a_moved_project_is_followed_and_a_copied_one_is_not(run: Run, make: Mak
     assert run("relink", str(work_dir), str(new)).code == 0
     listed = run("list", "--all-dirs", "--json").data["sessions"]
     assert [(s["work_dir"], s["trusted"]) for s in listed] == [(str(new), True)]
+
+
+@pytest.mark.parametrize("form", ["names", "dots", "map"])
+def test_a_move_said_in_names_of_the_current_folder_is_not_taken_for_nothing(
+    run: Run, make: Make, work_dir: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """After `mv old new`, `relink old new` finds the project that was registered by its whole path."""
+    make("hello")
+    new = work_dir.with_name("elsewhere")
+    work_dir.rename(new)
+    monkeypatch.chdir(new.parent)
+    old = work_dir.name
+    args = {
+        "names": (old, "elsewhere"),
+        "dots": (f"./{old}/", "./elsewhere"),
+        "map": ("--map", f"{old}=elsewhere"),
+    }
+    done = run("relink", *args[form])
+    assert (done.code, done.out) == (0, f"+ {work_dir} -> {new}: 1 session\n")
+    listed = run("list", "--all-dirs", "--json").data["sessions"]
+    assert [s["work_dir"] for s in listed] == [str(new)]
 
 
 def test_a_damaged_registry_is_left_alone(run: Run, corpus: Callable[[str], Path]) -> None:

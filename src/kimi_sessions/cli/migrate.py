@@ -25,7 +25,7 @@ from ._render import clean_path, fit, line_width, out, print_json
 if TYPE_CHECKING:
     from kimi_sessions.migration import Batch, Item, PathMap, Plan, Progress
 
-__all__ = ["command", "path_map"]
+__all__ = ["absolute", "command", "path_map"]
 
 #: How many sessions of one work dir are named one by one on a screen; ``--json`` and the report name all.
 _NAMED = 40
@@ -118,11 +118,12 @@ def command(
 
 def path_map(texts: Sequence[str] | None, *, also: tuple[str, str] | None = None) -> PathMap:
     """
-    Return what ``--map`` options say, and one more pair. New paths are made absolute, unless they are Windows'.
+    Return what ``--map`` options say, and one more pair. Paths are made absolute, unless they are Windows'.
 
-    Raises Failed for a text that is no OLD=NEW.
+    An old one that is relative counts as it was typed, too: it may be the key of a folder. Raises Failed for a text
+    that is no OLD=NEW.
     """
-    from kimi_sessions.migration import PathMap, looks_like_windows, parse_pair
+    from kimi_sessions.migration import PathMap, parse_pair
 
     pairs = [] if also is None else [also]
     for text in texts or ():
@@ -130,10 +131,16 @@ def path_map(texts: Sequence[str] | None, *, also: tuple[str, str] | None = None
             pairs.append(parse_pair(text))
         except ValueError as error:
             raise Failed(f"--map: {error}", USAGE) from None
-    return PathMap((old, new if looks_like_windows(new) else _absolute(new)) for old, new in pairs)
+    told = [(old, absolute(new)) for old, new in pairs]
+    return PathMap(dict.fromkeys([*told, *((absolute(old), new) for old, new in told)]))
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
+    """Return a path as it counts from the current folder; one of Windows as it is."""
+    from kimi_sessions.migration import looks_like_windows
+
+    if looks_like_windows(path):
+        return path
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - links stay as they were typed
 
 

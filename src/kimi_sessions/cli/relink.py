@@ -11,7 +11,7 @@ from kimi_sessions import ShareLayout
 from ._exit import DAMAGED, USAGE, Failed, complain
 from ._options import where
 from ._render import clean_path, out, print_json
-from .migrate import path_map
+from .migrate import absolute, path_map
 
 if TYPE_CHECKING:
     from kimi_sessions.migration import Relink
@@ -65,6 +65,9 @@ def command(
         print_json({"dry_run": dry_run, **plan.as_dict()})
     else:
         _print(plan, dry_run=dry_run)
+        if not plan.steps and not plan.dirs and not plan.refused:
+            olds = " or ".join(dict.fromkeys(clean_path(absolute(each)) for each in paths.olds()))
+            complain(f"no known work dir is at or below {olds}", kind="note")
         if isinstance(place.layout, ShareLayout):
             _note_missing(plan)
     for text in plan.problems:
