@@ -35,9 +35,11 @@ __all__ = [
 Connection = sqlite3.Connection
 
 #: The shape of what is below. Raised with every change to it.
-_VERSION = 3
+_VERSION = 4
 #: How long to wait for another process's write before doing without. Readers never wait for it.
 _BUSY_S = 0.25
+#: What SQLite says of a table or column that is not there, or should not be, and Python of text that it can't decode.
+_NOT_OURS = ("no such", "has no column", "already exists", "Could not decode")
 _SCHEMA = """
 -- A folder that holds session folders, as bytes.
 CREATE TABLE folder (id INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE);
@@ -110,7 +112,7 @@ def opened(*, make: bool = True) -> Iterator[Connection]:
         connection = _connect(path, make=make)
     except FileNotFoundError as error:
         raise CatalogMissingError(str(error)) from error
-    except (HomeNotFoundError, OSError, sqlite3.Error) as error:
+    except (HomeNotFoundError, OSError, UnicodeDecodeError, sqlite3.Error) as error:
         raise CatalogUnusableError(str(error)) from error
     try:
         yield connection
@@ -172,6 +174,8 @@ def _connect(path: str, *, make: bool) -> Connection:
     except sqlite3.Error as error:
         if not _is_broken(error):
             raise
+    except UnicodeDecodeError:
+        pass  # SQLite quotes what is broken, and Python can't read the quotation
     _remove(path)
     return _try_to_connect(path, make=make)
 
@@ -235,8 +239,8 @@ def _let_readers_through(connection: Connection) -> None:
 def _is_broken(error: sqlite3.Error) -> bool:
     """Tell a file that is no use to anybody from one that can't be had just now."""
     if isinstance(error, sqlite3.OperationalError):
-        # A table or column that is not there: somebody else's database, or one half made by something old.
-        return "no such" in str(error) or "has no column" in str(error) or "already exists" in str(error)
+        # Somebody else's database, or one half made by something old, or with text in it that is none.
+        return any(words in str(error) for words in _NOT_OURS)
     return isinstance(error, sqlite3.DatabaseError)
 
 

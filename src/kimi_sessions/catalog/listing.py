@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import heapq
 import os
+import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from struct import Struct
 from typing import Any
 
 import orjson
@@ -46,8 +47,11 @@ _SETTLED_COARSE_NS = 2_500_000_000
 _DAY_S = 86_400.0
 
 #: What was looked at, of two kinds of marks: which of the four files count (a bit each, in this order), the folder's
-#: inode and ctime, and inode, size and ctime of the wire log, the context, the state and our own facts.
-_MARKS = Struct("<B Qq QQq QQq QQq QQq")
+#: inode and ctime, and inode, size and ctime of the wire log, the context, the state and our own facts. Behind them
+#: stands a sum over the row: SQLite does not notice a byte that went bad.
+_MARKS = struct.Struct("<B Qq QQq QQq QQq QQq")
+_SUM = struct.Struct("<I")
+_TIME = struct.Struct("<d")
 _WIRE, _CONTEXT, _STATE, _EXTRA = 1, 2, 4, 8
 _NO_MARK = (0, 0, 0)
 
@@ -59,6 +63,8 @@ _PUT = (
     "marks, title, problems, state, extra) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _Row = tuple[Any, ...]
+#: Title, problems, state and extra.
+_Shown = Sequence[Any]
 _WIRE_TAIL, _CONTEXT_TAIL = f"/{layout.WIRE}", f"/{layout.CONTEXT}"
 _STATE_TAIL, _EXTRA_TAIL = f"/{layout.STATE}", f"/{layout.SESSION}"
 
@@ -91,7 +97,7 @@ def list_facts(
                 found = list(scan.unchanged(connection.execute(_ALL, (number,)), left))
                 found += scan.read_all(left, is_session)
             else:
-                line = scan.unmoved(connection.execute(_ALL_PLACES, (number,)), left)
+                line = scan.unmoved(connection, left)
                 fresh = scan.read_all(left, is_session)
                 found = scan.newest(connection, line, fresh, limit) + fresh
     except CatalogMissingError:
@@ -135,8 +141,8 @@ class _Scan:
         self._fd = fd
         self._stat = _fs.active().stat
         self._now = now
-        #: Id, time, the flags of the marks, inode, size and ctime of the four files, and what else a row has.
-        self._read: list[tuple[str, float, int, tuple[int, ...], tuple[Any, ...]]] = []
+        #: Id, time, the flags of the marks, their numbers, and what else a row has.
+        self._read: list[tuple[str, float, int, tuple[int, ...], _Shown]] = []
         self._gone: list[str] = []
         self._checked_ns = time.time_ns()
 
@@ -153,6 +159,11 @@ class _Scan:
 
     def read(self, name: str) -> Facts | None:
         """Read a session, and note what may be kept of it."""
+        try:
+            # Before what is in it: a change meanwhile makes the mark an old one.
+            folder = self._stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except OSError:
+            return facts_of(self._fd, name, now=self._now)
         marks = Marks(recall=self._prompt)
         facts = facts_of(self._fd, name, now=self._now, marks=marks)
         if facts is None or facts.empty or not marks.lasting or marks.legacy is not None:
@@ -168,32 +179,35 @@ class _Scan:
                 flags |= _STATE
             if marks.extra is not None:
                 flags |= _EXTRA
-            numbers = (*_mark(wire), *_mark(marks.context), *_mark(marks.state), *_mark(marks.extra))
+            files = (wire, marks.context, marks.state, marks.extra)
+            numbers = (
+                folder.st_ino,
+                folder.st_ctime_ns,
+                *(number for file in files for number in _mark(file)),
+            )
             # Values, as they were read: whoever gets the facts may change them before they are kept.
             problems = _dump_problems(facts.problems) if facts.has_problems else None
             self._read.append((name, facts.updated_at, flags, numbers, (facts.title, problems, state, extra)))
         return facts
 
-    def _rows(self, fd: int) -> Iterator[_Row]:
-        """Yield the rows of what was read and can't have changed since the look began."""
-        settled, stat, checked = _is_settled, _fs.active().stat, self._checked_ns
+    def _rows(self, there: Callable[[str], bool]) -> Iterator[_Row]:
+        """Yield the rows of what was read, is there, and can't have changed since the look began."""
+        settled, checked = _is_settled, self._checked_ns
         for name, updated_at, flags, numbers, shown in self._read:
-            try:
-                folder = stat(name, dir_fd=fd, follow_symlinks=False)
-            except OSError:
+            counted = [numbers[1], *(numbers[3 * n + 4] for n in range(4) if flags & 1 << n)]
+            if not all(settled(changed, checked) for changed in counted) or not there(name):
                 continue
-            counted = [folder.st_ctime_ns, *(numbers[3 * n + 2] for n in range(4) if flags & 1 << n)]
-            if not all(settled(changed, checked) for changed in counted):
-                continue
-            _, size, ctime = numbers[:3] if flags & _WIRE else numbers[3:6]
-            log = name + (_WIRE_TAIL if flags & _WIRE else _CONTEXT_TAIL)
-            marks = _MARKS.pack(flags, folder.st_ino, folder.st_ctime_ns, *numbers)
+            log, size, ctime = "", 0, 0
+            if flags & (_WIRE | _CONTEXT) == _WIRE:
+                log, (_, size, ctime) = name + _WIRE_TAIL, numbers[2:5]
+            marks = _MARKS.pack(flags, *numbers)
+            marks += _SUM.pack(_sum_of(updated_at, marks, shown))
             yield (name, updated_at, log, size, ctime, marks, *shown)
 
     def holds(self, row: _Row) -> bool:
         """Tell whether all that a row was read from is as it was."""
         stat, fd, name = self._stat, self._fd, row[0]
-        flags, ino, ctime, *files = _MARKS.unpack(row[2])
+        flags, ino, ctime, *files = _numbers_of(row)
         try:
             found = stat(name, dir_fd=fd, follow_symlinks=False)
             # What was not there is not there now: else the folder itself would have changed.
@@ -230,24 +244,33 @@ class _Scan:
                 names.discard(name)
                 yield _facts_from(row)
 
-    def unmoved(self, rows: Iterable[_Row], names: set[str]) -> list[tuple[float, str]]:
+    def unmoved(self, connection: Connection, names: set[str]) -> list[tuple[float, str]]:
         """
         Return ``(-time, name)`` of the rows whose log is as it was; their names, and no others, leave ``names``.
 
-        The log is what moves a session in a list. Its state can do so in theory (``wire_mtime``), and then no further
-        than to the time of a log that was copied without its times; the full list sees that.
+        The log is what moves a session in a list. Where it has no time, or is not there yet, anything may, and the
+        whole row must hold. Else its state can do so in theory (``wire_mtime``), and then no further than to the time
+        of a log that was copied without its times; the full list sees that.
         """
         stat, fd, earliest = self._stat, self._fd, -self._now - _DAY_S
         line = []
         known = set()
-        for name, minus_at, log, size, ctime in rows:
+        unsure = []
+        for name, minus_at, log, size, ctime in connection.execute(_ALL_PLACES, (self._number,)):
             known.add(name)
+            if not log:
+                unsure.append(name)
+                continue
             try:
                 found = stat(log, dir_fd=fd, follow_symlinks=False)
             except OSError:
                 continue
             if found.st_ctime_ns == ctime and found.st_size == size and minus_at >= earliest:
                 line.append((minus_at, name))
+        for name in unsure:
+            row = connection.execute(_ONE, (self._number, name)).fetchone()
+            if row is not None and self.holds(row):
+                line.append((-row[1], name))
         self._gone += known - names
         names.difference_update([name for _, name in line])
         return line
@@ -301,18 +324,23 @@ class _Scan:
         except OSError as error:
             logger().debug("what was read of %s is not kept: %s", path, error)
             return
+        access = _fs.active().access
+
+        def there(name: str) -> bool:
+            return access(name, os.F_OK, dir_fd=fd, follow_symlinks=False)
+
         try:
-            with opened() as connection:
-                # In the order of the table: it is filled from front to back then.
-                rows = sorted(self._rows(fd))
-                with writing(connection):
-                    number = ensure_folder_id(connection, path)
-                    connection.executemany(_PUT, [(number, *row) for row in rows])
-                    connection.executemany(
-                        "DELETE FROM listed WHERE folder = ? AND name = ?",
-                        [(number, name) for name in self._gone],
-                    )
-                    for name, marks, tail, prompt in self._prompts:
+            with opened() as connection, writing(connection):
+                number = ensure_folder_id(connection, path)
+                # In the order of the table: it is filled from front to back then. What is there now and is deleted
+                # later is forgotten later; what is gone was forgotten before, and must not come back.
+                connection.executemany(_PUT, [(number, *row) for row in sorted(self._rows(there))])
+                connection.executemany(
+                    "DELETE FROM listed WHERE folder = ? AND name = ?",
+                    [(number, name) for name in self._gone],
+                )
+                for name, marks, tail, prompt in self._prompts:
+                    if there(name):
                         place = Place(number, name, layout.WIRE)
                         save_position(
                             connection, place, PROMPT, marks=marks, offset=marks[1], tail=tail, fold=prompt
@@ -327,6 +355,28 @@ def _is_settled(changed_ns: int, checked_ns: int) -> bool:
     """Tell whether a change is old enough that any later one has a later time."""
     age = checked_ns - changed_ns
     return age > _SETTLED_COARSE_NS or (age > _SETTLED_NS and changed_ns % 1_000_000 != 0)
+
+
+def _sum_of(updated_at: float, marks: bytes, shown: _Shown) -> int:
+    """Return the sum over what a row says."""
+    title, problems, state, extra = shown
+    total = zlib.crc32(title.encode(), zlib.crc32(marks, zlib.crc32(_TIME.pack(updated_at))))
+    total = zlib.crc32(extra, zlib.crc32(state, total))
+    return total if problems is None else zlib.crc32(problems, total)
+
+
+def _numbers_of(row: _Row) -> tuple[int, ...]:
+    """Return the numbers of a row's marks. Raises ValueError for a row that nobody has written so."""
+    _, updated_at, data, *shown = row
+    try:
+        marks = data[: _MARKS.size]
+        if data[_MARKS.size :] == _SUM.pack(_sum_of(updated_at, marks, shown)):
+            return _MARKS.unpack(marks)
+    except (struct.error, TypeError, AttributeError) as error:
+        message = f"a damaged row: {error}"
+        raise ValueError(message) from error
+    message = "a damaged row"
+    raise ValueError(message)
 
 
 def _mark(result: os.stat_result | None) -> tuple[int, int, int]:

@@ -24,7 +24,7 @@ from kimi_sessions import Session, SessionList, _facts, _fs, _store
 from kimi_sessions._facts import Facts
 from kimi_sessions.catalog import listing
 from kimi_sessions.cli._where import in_line
-from kimi_sessions.wire import scan
+from kimi_sessions.wire import TurnBegin, scan
 
 from .conftest import Store
 
@@ -269,6 +269,14 @@ def ruin(path: Path, how: str) -> Callable[[], None]:
     elif how == "nonsense in the rows":
         with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("UPDATE listed SET problems = '{', title = 5, state = 'x'")
+    elif how.startswith("UPDATE"):
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
+            other.execute(how)
+    elif how == "a schema that is no text":
+        text = bytearray(path.read_bytes())
+        at = text.index(b"CREATE TABLE listed")
+        text[at + 20] = 0xFF
+        path.write_bytes(text)
     elif how == "locked":
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -289,6 +297,18 @@ def ruin(path: Path, how: str) -> Callable[[], None]:
         "somebody else's",
         "newer",
         "nonsense in the rows",
+        "UPDATE listed SET marks = substr(marks, 2)",
+        "UPDATE listed SET marks = 5",
+        "UPDATE listed SET title = 5",
+        "UPDATE listed SET title = title || '!'",
+        "UPDATE listed SET title = CAST(x'ff' AS TEXT)",
+        "UPDATE listed SET title = CAST(title AS BLOB)",
+        "UPDATE listed SET updated_at = updated_at + 1",
+        "UPDATE listed SET state = 'text'",
+        "UPDATE listed SET state = x'7b7d'",
+        "UPDATE listed SET extra = 7",
+        "UPDATE listed SET log = '/'",
+        "a schema that is no text",
         "locked",
     ],
 )
@@ -306,6 +326,109 @@ async def test_a_ruined_catalog_changes_no_answer(
         assert (await agree(store))[0][0] == "s0002"
     finally:
         undo()
+    if how.startswith("UPDATE"):
+        settle()
+        await agree(store)
+        with contextlib.closing(sqlite3.connect(catalog_file)) as anew:
+            assert anew.execute("SELECT count(*) FROM listed WHERE typeof(title) = 'text'").fetchone() == (
+                30,
+            )
+
+
+async def test_bytes_of_the_catalog_that_went_bad_change_no_answer(
+    store: Store, settle: Settle, catalog_file: Path
+) -> None:
+    """Whatever bit of it flips: no error, and nothing else than the sessions say."""
+    store.fill(8)
+    settle()
+    truth = await agree(store)
+    with contextlib.closing(sqlite3.connect(catalog_file)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    good = catalog_file.read_bytes()
+    filled = [at for at, byte in enumerate(good) if byte]
+    rand = random.Random(7)
+    for _ in range(200):
+        bad = bytearray(good)
+        at = rand.choice(filled)
+        bad[at] ^= 1 << rand.randrange(8)
+        for left in catalog_file.parent.iterdir():
+            left.unlink()
+        catalog_file.write_bytes(bad)
+        assert shown(await listed(store.work_dir)) == truth, at
+
+
+async def test_the_first_record_of_a_renamed_session_is_seen_by_a_short_list(
+    store: Store, settle: Settle
+) -> None:
+    """A session with a title and no log yet moves to the top with its first record, and so it does in a short list."""
+    for number in range(5):
+        session = await Session.create(store.work_dir, f"s{number}")
+        await session.rename(f"Number {number}")
+        await asyncio.sleep(0.01)
+    settle()
+    assert [row[0] for row in await agree(store)] == ["s4", "s3", "s2", "s1", "s0"]
+    session = await Session.open(store.work_dir, "s0")
+    await session.wire_file.append_message(TurnBegin(user_input="Hello"))
+    with_it, without = await both(store, limit=2)
+    assert with_it == without
+    assert with_it[0][0] == "s0"
+
+
+@pytest.mark.parametrize("log", ["", "a log whose times say nothing\n"])
+async def test_a_message_in_the_context_alone_is_seen_by_a_short_list(
+    store: Store, settle: Settle, log: str
+) -> None:
+    """Where the log tells no time the context does, and what moves a session moves it in a short list, too."""
+    for number in range(5):
+        place = store.put(f"s{number}", log.encode())
+        (place / "state.json").write_text(json.dumps({"custom_title": f"Number {number}"}))
+        os.utime(place / "context.jsonl", (1_700_000_000 + number,) * 2)
+    settle()
+    await agree(store)
+    with (store.folder / "s0" / "context.jsonl").open("a") as file:
+        file.write('{"role": "user", "content": "Hello"}\n')
+    with_it, without = await both(store, limit=2)
+    assert with_it == without
+    assert with_it[0][0] == "s0"
+
+
+async def test_a_rename_between_an_answer_and_its_keeping_is_seen_under_a_clock_that_went_back(
+    store: Store, settle: Settle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of a session is what was read of it, whatever time the file system says a change after that has."""
+    store.fill(5)
+    monkeypatch.setattr(time, "time_ns", lambda: 10**10 + int(time.time() * 1e9))
+    fd = _fs.open_folder(store.folder)
+    try:
+        names = sorted(path.name for path in store.folder.iterdir())
+        _, keep = listing.list_facts(fd, str(store.folder), names, bool, now=time.time())
+        (store.folder / "s0001" / "state.json").write_text('{"custom_title": "Renamed"}')
+        keep()
+    finally:
+        os.close(fd)
+    assert "Renamed" in {row[1] for row in await agree(store)}
+
+
+async def test_a_session_deleted_between_an_answer_and_its_keeping_stays_forgotten(
+    store: Store, settle: Settle, catalog_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deleted leaves no trace in the catalog, also where a list has read it just before."""
+    monkeypatch.setattr(_facts, "_LONG_BYTES", 10)
+    store.fill(5)
+    padding = store.answer("x" * (_facts._WHOLE_BYTES + 1))
+    store.put("s0001", store.prompt("a secret", 1_700_000_500.0), padding)
+    settle()
+    fd = _fs.open_folder(store.folder)
+    try:
+        names = sorted(path.name for path in store.folder.iterdir())
+        _, keep = listing.list_facts(fd, str(store.folder), names, bool, now=time.time())
+        session = await Session.open(store.work_dir, "s0001")
+        await session.delete()
+        keep()
+    finally:
+        os.close(fd)
+    assert b"prompt number 2" in catalog_file.read_bytes()
+    assert b"a secret" not in catalog_file.read_bytes()
 
 
 async def test_a_cache_folder_that_cant_be_made_changes_no_answer(store: Store, home: Path) -> None:
