@@ -132,7 +132,7 @@ class AppendLog:
             self._known_end = -1
             raise WriteError.of(error, self.path) from error
         if written != len(data):
-            self._undo_short_write(size, written)
+            self._undo_short_write(size, written, len(data))
         self._known_end = size + written
         self._dirty = True
 
@@ -174,10 +174,11 @@ class AppendLog:
         self._created = self._created or not existed or found.st_size == 0
         return found.st_size
 
-    def _undo_short_write(self, size: int, written: int) -> None:
+    def _undo_short_write(self, size: int, written: int, wanted: int) -> None:
         fs = _fs.active()
         self._known_end = -1
-        cause = OSError(errno.ENOSPC, f"only {written} bytes could be written")
+        reason = f"the disk is full or a limit was reached: only {written} of {wanted} bytes went in"
+        cause = OSError(errno.ENOSPC, reason)
         try:
             if fs.fstat(self._fd).st_size == size + written:
                 fs.ftruncate(self._fd, size)

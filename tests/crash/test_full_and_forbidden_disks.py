@@ -78,6 +78,7 @@ async def test_a_short_write_leaves_nothing_behind(work_dir: Path) -> None:
         with using(ShortWritesFs(limit)), pytest.raises(WriteError) as caught:
             await write(session, ["three"])
         assert caught.value.path == str(wire)
+        assert f"the disk is full or a limit was reached: only {limit} of " in str(caught.value)
         with using(ShortWritesFs(limit % 30 + 1)), pytest.raises(WriteError):
             await say(session, ["tre"])
         assert (wire.read_bytes(), context.read_bytes()) == before, limit
