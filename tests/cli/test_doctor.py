@@ -176,6 +176,28 @@ def test_a_repair_says_in_words_what_it_did(doctor: Run, work_dir: Path, folders
     assert "3 things done" in answer.out
 
 
+def test_a_repair_of_files_open_to_others_does_not_hide_what_else_it_did(
+    doctor: Run, work_dir: Path, folders: dict[str, Path]
+) -> None:
+    """Dozens of lines that say "make it private" are one line of a session, and one for sessions with nothing else."""
+    for folder in folders.values():
+        for number in range(1, 5):
+            put(folder / f"context_{number}.jsonl", USER)
+            (folder / f"context_{number}.jsonl").chmod(0o644)
+    for args, last in ((("--dry-run",), "11 things to do; nothing was changed"), ((), "11 things done")):
+        answer = doctor("--repair", *args)
+        lines = answer.out.splitlines()
+        assert lines[0] == "broken:"
+        assert "  4 files and folders: make them private (--json names them)" in lines
+        assert any(line.startswith("  wire.jsonl: move a damaged piece") for line in lines)
+        assert "make it private" not in answer.out
+        assert "healthy" not in answer.out
+        assert lines[-2:] == [
+            "1 session: make 4 files and folders private, and nothing else (--json names them)",
+            last,
+        ]
+
+
 def test_a_held_session_is_refused_and_the_others_are_repaired(
     doctor: Run, work_dir: Path, folders: dict[str, Path]
 ) -> None:

@@ -195,14 +195,33 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def _deeds(actions: list[Action]) -> list[str]:
+    """Say what was done, as findings are said: many loose modes in one line."""
+    loose = [action for action in actions if _tightens(action)]
+    if len(loose) <= _MODES_IN_FULL:
+        return [f"  {action}" for action in actions]
+    rest = [f"  {action}" for action in actions if not _tightens(action)]
+    return [*rest, f"  {len(loose)} files and folders: make them private (--json names them)"]
+
+
+def _tightens(action: Action) -> bool:
+    return bool(action.findings) and all(_is_loose(finding) for finding in action.findings)
+
+
 def _print_repairs(
     after: StoreReport, actions: list[Action], repairs: list[RepairReport], *, dry_run: bool
 ) -> None:
+    loose, files = 0, 0
     for name, done in (("the store", actions), *((each.session_id, each.actions) for each in repairs)):
-        if done:
+        if len(repairs) > 1 and done and all(_tightens(action) for action in done):
+            loose, files = loose + 1, files + len(done)
+        elif done:
             out(f"{clean_path(name)}:")
-            for action in done:
-                out(f"  {clean(str(action))}")
+            for line in _deeds(list(done)):
+                out(clean(line))
+    if loose:
+        what = "a file or folder" if files == 1 else f"{files} files and folders"
+        out(f"{_count(loose, 'session')}: make {what} private, and nothing else (--json names them)")
     number = len(actions) + sum(len(each.actions) for each in repairs)
     if dry_run:
         out(f"{_count(number, 'thing')} to do; nothing was changed" if number else "nothing to do")
