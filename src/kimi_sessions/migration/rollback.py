@@ -89,7 +89,12 @@ def _load(path: str) -> dict[str, Any]:
         raise SourceNotFoundError(path=path, reason="there is no such report") from error
     except (ValueError, OSError) as error:
         raise DamagedError(path=path, reason=f"it can't be read as a report: {error}") from error
-    if not isinstance(value, dict) or not isinstance(value.get("work_dirs"), list):
+    # A file of another kind may have "work_dirs", too: Kimi CLI's registry does, and no version.
+    if not (
+        isinstance(value, dict)
+        and isinstance(value.get("work_dirs"), list)
+        and value.get("version") is not None
+    ):
         raise DamagedError(path=path, reason="it is no report of a migration")
     if value.get("version") != REPORT_VERSION:
         raise UnsupportedVersionError(

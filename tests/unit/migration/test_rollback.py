@@ -150,6 +150,7 @@ async def test_what_went_to_a_share_dir_comes_back_out(tmp_path: Path, work_dir:
         ("", DamagedError),
         ("[]", DamagedError),
         ('{"version": 1}', DamagedError),
+        ('{"work_dirs": []}', DamagedError),
         ('{"version": 99, "work_dirs": [], "run": "x", "reports": []}', UnsupportedVersionError),
     ],
 )
