@@ -280,8 +280,12 @@ class SessionBusyError(SessionsError, TimeoutError):
         super().__init__(errno.EAGAIN, "busy")
 
     def _sentence(self) -> str:
-        by = f": held by {self.holder}" if self.holder is not None else ""
-        return f"{self.path} is busy{by}"
+        # A lock file says nothing to a person; the folder that it guards does.
+        folder, _, name = self.path.rpartition("/")
+        what, by = (folder, f": another program has its {name}") if name[:1] == "." else (self.path, "")
+        if self.holder is not None:
+            by = f": held by {self.holder}"
+        return f"{what} is busy{by}"
 
 
 class UntrustedSessionError(SessionsError):

@@ -55,10 +55,11 @@ EXAMPLES: list[tuple[SessionsError, str]] = [
     (InvalidTurnError(turn_index=9, turn_count=2), "turn 9 out of range: the session has turns 0 to 1"),
     (InvalidTurnError(turn_index=0, turn_count=0), "turn 0 out of range: the session has no turns"),
     (InvalidRecordError(reason="a torn record"), "a torn record"),
-    (SessionBusyError(path="/a/.hold"), "/a/.hold is busy"),
+    (SessionBusyError(path="/a/.lock"), "/a is busy: another program has its .lock"),
+    (SessionBusyError(path="/a/wire.jsonl"), "/a/wire.jsonl is busy"),
     (
         SessionBusyError(path="/a/.hold", holder=HOLDER),
-        "/a/.hold is busy: held by kimi pid 7 on box since 2023-11-14 22:13:20 UTC",
+        "/a is busy: held by kimi pid 7 on box since 2023-11-14 22:13:20 UTC",
     ),
     (
         UntrustedSessionError(session_id="x", path="/a/x"),
