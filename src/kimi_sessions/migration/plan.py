@@ -184,7 +184,8 @@ def _batch_of(each: SourceWorkDir, moved: str | None, root: str, *, make_dirs: b
         batch.reason = f"{clean(moved)} is a path of another system; say where it is here with --map OLD=NEW"
     elif not target.is_dir() and not make_dirs:
         batch.reason = (
-            f"its work dir {clean(str(target))} is not there; say where it is now with --map OLD=NEW"
+            f"its work dir {clean(str(target))} is not there; "
+            "say where it is now with --map OLD=NEW, or have it made with --make-dirs"
         )
     else:
         kimi = os.path.realpath(target / layout.KIMI)
