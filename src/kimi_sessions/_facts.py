@@ -218,163 +218,225 @@ def read_facts(
     """
     Read the facts of the session folder ``name`` in an open sessions folder; None if it is no session.
 
-    A session is a folder with a context.jsonl, a wire.jsonl or a rotated context. ``marks`` is filled with what was
-    read from.
+    A session is a folder with a context.jsonl, a wire.jsonl or a rotated context. ``now`` is in epoch seconds.
+    ``marks`` is filled with what was read from. Raises what ``marks.recall`` raises, and OSError for a failure that no
+    rule of this room foresees.
     """
     if now is None:
         now = time.time()
-    if marks is None:
-        marks = Marks()
-    fs = _fs.active()
-    facts = Facts(name)
-    prefix = name + "/"
-    problems: list[Finding] = []
+    reading = _Reading(root_fd, name + "/", now, Marks() if marks is None else marks, Facts(name), [])
+    reading.read_state()
+    reading.read_extra()
+    reading.read_legacy()
+    reading.read_wire()
+    return reading.facts_with_context()
 
-    # state.json
+
+class _Reading(msgspec.Struct, gc=False, eq=False):
+    """The facts of one session as they are being read. The methods are called once each, in their order."""
+
+    root_fd: int
+    prefix: str
+    now: float
+    marks: Marks
+    facts: Facts
+    problems: list[Finding]
+    #: True once something could not be read: then nothing is taken for what it is usually.
+    odd: bool = False
     custom: object = None
     wire_mtime: object = None
-    data, marks.state, problem = _read_document(prefix + layout.STATE, root_fd)
-    odd = bool(problem)
-    # What can't be read may be a title, a tag, anything: then the session is not taken for empty.
-    holds_nothing = data == b""
-    if data is not None:
-        try:
-            fields = _decode_state(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            document = parse_document(data)
-            facts.state = document.value or {}
-            problem = document.problem
-            custom, wire_mtime = facts.state.get("custom_title"), facts.state.get("wire_mtime")
-        else:
-            facts._state = data
-            custom, wire_mtime = fields.custom_title, fields.wire_mtime
-    if problem:
-        facts.empty = facts.empty and holds_nothing
-        problems.append(Finding("bad-state", layout.STATE, problem))
-
-    # session.json
     created: object = None
-    if odd or _is_there(prefix + layout.SESSION, root_fd):
-        data, marks.extra, problem = _read_document(prefix + layout.SESSION, root_fd)
-        odd = odd or bool(problem)
-        holds_nothing = data == b""
+    latest: float | None = None
+    title: str = ""
+    prompt: str = ""
+    wire_there: bool = True
+
+    def read_state(self) -> None:
+        """Read state.json: a title that a person gave, a time."""
+        facts = self.facts
+        data, self.marks.state, problem = _read_document(self.prefix + layout.STATE, self.root_fd)
+        self.odd = bool(problem)
+        if data is not None:
+            try:
+                fields = _decode_state(data)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                document = parse_document(data)
+                facts.state = document.value or {}
+                problem = document.problem
+                self._take_state()
+            else:
+                facts._state = data
+                self.custom, self.wire_mtime = fields.custom_title, fields.wire_mtime
+        if problem:
+            # What can't be read may be a title, a tag, anything: then the session is not taken for empty.
+            facts.empty = facts.empty and data == b""
+            self.problems.append(Finding("bad-state", layout.STATE, problem))
+
+    def _take_state(self) -> None:
+        state = self.facts.state
+        self.custom, self.wire_mtime = state.get("custom_title"), state.get("wire_mtime")
+
+    def read_extra(self) -> None:
+        """Read session.json: when a fork or what was migrated was made."""
+        if not (self.odd or _is_there(self.prefix + layout.SESSION, self.root_fd)):
+            return
+        facts = self.facts
+        data, self.marks.extra, problem = _read_document(self.prefix + layout.SESSION, self.root_fd)
+        self.odd = self.odd or bool(problem)
         if data is not None:
             try:
                 own = _decode_extra(data)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 document = parse_document(data)
-                facts.extra = document.value or {}
+                extra = facts.extra = document.value or {}
                 problem = document.problem
-                if facts.extra.get("parent") or facts.extra.get("origin"):
-                    created = facts.extra.get("created_at")
+                if extra.get("parent") or extra.get("origin"):
+                    self.created = extra.get("created_at")
             else:
                 facts._extra = data
                 if own.parent or own.origin:
-                    created = own.created_at
+                    self.created = own.created_at
         if problem:
-            facts.empty = facts.empty and holds_nothing
-            problems.append(Finding("bad-document", layout.SESSION, problem))
+            facts.empty = facts.empty and data == b""
+            self.problems.append(Finding("bad-document", layout.SESSION, problem))
 
-    # metadata.json, of old clients
-    if odd or _is_there(prefix + layout.METADATA, root_fd):
-        data, marks.legacy, problem = _read_document(prefix + layout.METADATA, root_fd)
-        odd = odd or bool(problem)
+    def read_legacy(self) -> None:
+        """Read metadata.json, which old clients had beside state.json or in its place."""
+        if not (self.odd or _is_there(self.prefix + layout.METADATA, self.root_fd)):
+            return
+        data, self.marks.legacy, problem = _read_document(self.prefix + layout.METADATA, self.root_fd)
+        self.odd = self.odd or bool(problem)
         if data is not None or problem:
             document = parse_document(data) if data is not None else Document(None, problem, whole=False)
-            _merge_legacy(facts, document, problems)
-            custom, wire_mtime = facts.state.get("custom_title"), facts.state.get("wire_mtime")
+            _merge_legacy(self.facts, document, self.problems)
+            self._take_state()
 
-    # wire.jsonl
-    wire_there = True
-    latest: float | None = None
-    prompt = ""
-    title = clean(custom) if isinstance(custom, str) else ""
-    try:
-        fd, found = _fs.open_known(prefix + layout.WIRE, dir_fd=root_fd)
-    except FileNotFoundError:
-        wire_there = False
-    except OSError as error:
-        odd = True
-        facts.empty = False
-        problems.append(Finding("unreadable", layout.WIRE, f"can't be read: {error.strerror}"))
-    else:
-        marks.wire = found
-        size = found.st_size
+    def read_wire(self) -> None:
+        """Look into wire.jsonl for the time of the last record and, where nobody gave a title, the first prompt."""
+        custom = self.custom
+        if isinstance(custom, str):
+            self.title = clean(custom)
         try:
-            head = _fs.read_fd(fd, 0, size if size <= _WHOLE_BYTES else HEAD_BYTES)
-            if len(head) < size <= _WHOLE_BYTES:
-                size = len(head)
-            latest = _last_time(fd, head, size, now=now, problems=problems, marks=marks)
-            if latest is not None or (size and holds_more_than_headers(fd)):
-                facts.empty = False
-            if not title:
-                prompt = prompt_in_head(head, size)
-                if not prompt and size > _LONG_BYTES and marks.recall is not None:
-                    prompt = marks.recall(fd, name, found, head)
-                elif not prompt and size > len(head):
-                    prompt = first_prompt(fd, head, size)
+            fd, found = _fs.open_known(self.prefix + layout.WIRE, dir_fd=self.root_fd)
+        except FileNotFoundError:
+            self.wire_there = False
+            return
         except OSError as error:
-            odd = True
-            facts.empty = False
-            problems.append(Finding("unreadable", layout.WIRE, f"can't be read: {error.strerror}"))
+            self._unreadable_wire(error)
+            return
+        self.marks.wire = found
+        try:
+            self._look_into_wire(fd, found)
+        except OSError as error:
+            self._unreadable_wire(error)
         finally:
-            fs.close(fd)
+            _fs.active().close(fd)
 
-    # context.jsonl
-    context_mtime = 0.0
-    try:
-        found = fs.stat(prefix + layout.CONTEXT, dir_fd=root_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        children = _children(root_fd, name)
-        if children is None:
-            odd = True
-            problems.append(Finding("unreadable", ".", "its folder can't be looked into"))
-        elif not wire_there and all(layout.rotated_number(child) is None for child in children):
-            return None
-        else:
-            problems.append(
-                Finding("no-context", layout.CONTEXT, "the context is missing; it reads as empty")
+    def _unreadable_wire(self, error: OSError) -> None:
+        self.odd = True
+        self.facts.empty = False
+        self.problems.append(Finding("unreadable", layout.WIRE, f"can't be read: {error.strerror}"))
+
+    def _look_into_wire(self, fd: int, found: os.stat_result) -> None:
+        size = found.st_size
+        head = _fs.read_fd(fd, 0, size if size <= _WHOLE_BYTES else HEAD_BYTES)
+        if len(head) < size <= _WHOLE_BYTES:
+            size = len(head)
+        latest = _last_time(fd, head, size, now=self.now, problems=self.problems, marks=self.marks)
+        self.latest = latest
+        if latest is not None or (size and holds_more_than_headers(fd)):
+            self.facts.empty = False
+        if self.title:
+            return
+        self.prompt = prompt_in_head(head, size)
+        if self.prompt:
+            return
+        recall = self.marks.recall
+        if recall is not None and size > _LONG_BYTES:
+            self.prompt = recall(fd, self.facts.id, found, head)
+        elif size > len(head):
+            self.prompt = first_prompt(fd, head, size)
+
+    def facts_with_context(self) -> Facts | None:
+        """
+        Look at context.jsonl, and into it where the wire log said nothing. Return the facts; None if this is no
+        session.
+        """
+        facts, marks = self.facts, self.marks
+        context_mtime = 0.0
+        try:
+            found = _fs.active().stat(
+                self.prefix + layout.CONTEXT, dir_fd=self.root_fd, follow_symlinks=False
             )
-    except OSError as error:
-        odd = True
-        if not wire_there:
-            problems.append(Finding("unreadable", layout.CONTEXT, f"can't be read: {error.strerror}"))
-    else:
-        marks.context = found
-        context_mtime = found.st_mtime
-        if not stat_module.S_ISREG(found.st_mode):
-            facts.empty = False
-            problems.append(Finding("irregular", layout.CONTEXT, "not a regular file; it was not read"))
+        except FileNotFoundError:
+            if not self._is_session_without_context():
+                return None
+        except OSError as error:
+            self.odd = True
+            if not self.wire_there:
+                self.problems.append(
+                    Finding("unreadable", layout.CONTEXT, f"can't be read: {error.strerror}")
+                )
+        else:
+            marks.context = found
+            context_mtime = found.st_mtime
+            if not stat_module.S_ISREG(found.st_mode):
+                facts.empty = False
+                self.problems.append(
+                    Finding("irregular", layout.CONTEXT, "not a regular file; it was not read")
+                )
+        facts.title = self.title or self.prompt or UNTITLED
+        facts.updated_at = self._time_with(context_mtime)
+        if facts.empty:
+            self._look_whether_empty()
+        if self.odd:
+            marks.lasting = False
+        if self.problems:
+            facts.problems = self.problems
+        return facts
 
-    facts.title = title or prompt or UNTITLED
-    for value in (wire_mtime, created):
-        if value is not None:
-            seconds = sane_time(value, now)
-            if seconds is None:
-                marks.lasting = marks.lasting and not _may_come(value)
-            elif latest is None or seconds > latest:
-                latest = seconds
-    if latest is None:
-        marks.needs_context = True
-        latest = sane_time(context_mtime, now)
+    def _is_session_without_context(self) -> bool:
+        children = _children(self.root_fd, self.facts.id)
+        if children is None:
+            self.odd = True
+            finding = Finding("unreadable", ".", "its folder can't be looked into")
+        elif not self.wire_there and all(layout.rotated_number(child) is None for child in children):
+            return False
+        else:
+            finding = Finding("no-context", layout.CONTEXT, "the context is missing; it reads as empty")
+        self.problems.append(finding)
+        return True
+
+    def _time_with(self, context_mtime: float) -> float:
+        """Return the latest time that was found, in epoch seconds; that of the context where there is none."""
+        latest, now, marks = self.latest, self.now, self.marks
+        for value in (self.wire_mtime, self.created):
+            if value is not None:
+                seconds = sane_time(value, now)
+                if seconds is None:
+                    marks.lasting = marks.lasting and not _may_come(value)
+                elif latest is None or seconds > latest:
+                    latest = seconds
         if latest is None:
-            marks.lasting = marks.lasting and not _may_come(context_mtime)
-            latest = 0.0
-    facts.updated_at = latest
-    if facts.empty and title:
-        facts.empty = False
-    elif facts.empty:
-        filled_by = _what_fills(root_fd, name, facts.extra)
+            marks.needs_context = True
+            latest = sane_time(context_mtime, now)
+            if latest is None:
+                marks.lasting = marks.lasting and not _may_come(context_mtime)
+                latest = 0.0
+        return latest
+
+    def _look_whether_empty(self) -> None:
+        """Settle whether a session without a wire record is empty, and what that depends on."""
+        facts, marks = self.facts, self.marks
+        if self.title:
+            facts.empty = False
+            return
+        filled_by = _what_fills(self.root_fd, facts.id, facts.extra)
         facts.empty = filled_by is None
         if filled_by == layout.CONTEXT:
             marks.needs_context = True
         elif filled_by != layout.SESSION:
             marks.lasting = False
-    if odd:
-        marks.lasting = False
-    if problems:
-        facts.problems = problems
-    return facts
 
 
 def facts_of(
