@@ -44,7 +44,7 @@ from ._text import UNTITLED, clean, title_from
 from .context import history
 from .context.alignment import (
     WireOutline,
-    find_place,
+    find_cut_place,
     outline_context,
     outline_of_turns,
     outline_wire,
@@ -119,7 +119,7 @@ def cut_context(
     """
     alone = len(contexts) == 1
     outlines = [outline_context(fd, size, alone=alone) for _, fd, size in contexts]
-    place = find_place(wire, outlines, turn_index)
+    place = find_cut_place(wire, outlines, turn_index)
     if place.file_index < 0:
         return -1, LogCut(), place.problem
     fd = contexts[place.file_index][1]

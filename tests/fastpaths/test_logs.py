@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kimi_sessions._lines import Span, decode_line, iter_lines
 from kimi_sessions._text import title_from, user_text
 from kimi_sessions.context import alignment
-from kimi_sessions.context.alignment import find_place, outline_context, outline_of_turns, outline_wire
+from kimi_sessions.context.alignment import find_cut_place, outline_context, outline_of_turns, outline_wire
 from kimi_sessions.context.history import newest_messages, read_history
 from kimi_sessions.wire.records import WireMessageRecord, record_from_span, refuse
 from kimi_sessions.wire.scan import HEAD_BYTES, first_prompt
@@ -94,8 +94,8 @@ def check_places(context: bytes) -> None:
         wire = outline_of_turns(outline_context(fd, size, alone=True))
         assert wire == outline_of_turns(outline_context(fd, size))
         for turn in range(len(wire.turns)):
-            quick = find_place(wire, [outline_context(fd, size, alone=True)], turn)
-            assert quick == find_place(wire, [outline_context(fd, size)], turn)
+            quick = find_cut_place(wire, [outline_context(fd, size, alone=True)], turn)
+            assert quick == find_cut_place(wire, [outline_context(fd, size)], turn)
 
 
 # --- what clients wrote --------------------------------------------------------------------------------------------

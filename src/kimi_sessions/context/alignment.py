@@ -56,9 +56,9 @@ from .roles import CHECKPOINT_ROLE, SYSTEM_PROMPT_ROLE
 
 __all__ = [
     "ContextOutline",
-    "Place",
+    "CutPlace",
     "WireOutline",
-    "find_place",
+    "find_cut_place",
     "outline_context",
     "outline_of_turns",
     "outline_wire",
@@ -652,7 +652,7 @@ def _last_within(wire: WireOutline, mark: Mark) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CutPlace:
     """
     Where the context after a turn lies: which of the files, which bytes of it, and "" or what is missing.
 
@@ -664,14 +664,14 @@ class Place:
     problem: str = ""
 
 
-def find_place(wire: WireOutline, contexts: Sequence[ContextOutline], turn_index: int) -> Place:
+def find_cut_place(wire: WireOutline, contexts: Sequence[ContextOutline], turn_index: int) -> CutPlace:
     """
     Find the context as it was when a turn ended. ``contexts`` are oldest first, the one in use last.
 
     The outlines are worked on: use them for one search.
     """
     if not contexts:
-        return Place(-1, (), "there is no context")
+        return CutPlace(-1, (), "there is no context")
     _align(wire, contexts)
     wanted = 2 * turn_index
     chosen = max(index for index, since in enumerate(_in_use_since(wire, contexts)) if since <= wanted)
@@ -679,16 +679,16 @@ def find_place(wire: WireOutline, contexts: Sequence[ContextOutline], turn_index
     later = next((item for item in context.new if item.position > wanted), None)
     spans = ((0, context.size if later is None else later.start),)
     if chosen > 0:
-        return Place(chosen, spans)
+        return CutPlace(chosen, spans)
     if any(item.position <= wanted for item in context.new if item.position >= 0):
-        return Place(chosen, spans)
+        return CutPlace(chosen, spans)
     needed = [mark for mark in wire.marks if mark.is_turn and wire.has_message(mark)]
     if not any(mark.position <= wanted for mark in needed):
-        return Place(chosen, spans)
+        return CutPlace(chosen, spans)
     known_from = later.position if later is not None else 2 * len(wire.turns)
     if context.has_summary and not any(wanted < mark.position < known_from for mark in needed):
-        return Place(chosen, spans, f"of the context up to turn {turn_index} only a summary is left")
-    return Place(chosen, tuple(context.system_prompts), f"the context up to turn {turn_index} is lost")
+        return CutPlace(chosen, spans, f"of the context up to turn {turn_index} only a summary is left")
+    return CutPlace(chosen, tuple(context.system_prompts), f"the context up to turn {turn_index} is lost")
 
 
 def _in_use_since(wire: WireOutline, contexts: Sequence[ContextOutline]) -> Iterator[int]:
