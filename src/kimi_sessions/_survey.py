@@ -543,10 +543,25 @@ class _Surveyor:
     # --- logs ----------------------------------------------------------------------------------------------------
 
     def _line(self, line: LogLine, parts: tuple[str, ...], file: str) -> None:
+        self._lost_text(line, parts, file)
         if line.is_plain and (line.terminated or not line.records):
             return
         for finding in line_findings(line, file):
             self.find(finding, parts, Remedy.REWRITE)
+
+    def _lost_text(self, line: LogLine, parts: tuple[str, ...], file: str) -> None:
+        """Note what no client writes within a record, and readers let through: a disk lost what stood there."""
+        for span in line.records:
+            at = line.offset + span.offset
+            nul = span.raw.find(0)
+            if nul >= 0:
+                reason = f"{span.raw.count(0)} NUL bytes inside a record, which is read with them"
+                self.note("nul-bytes", file, reason, parts, line_number=line.number, offset=at + nul)
+            try:
+                span.raw.decode()
+            except UnicodeDecodeError as error:
+                reason = "bytes that are no UTF-8 inside a record, shown as U+FFFD"
+                self.note("bad-utf8", file, reason, parts, line_number=line.number, offset=at + error.start)
 
     def _wire(self, fd: int, parts: tuple[str, ...]) -> None:
         file = _shown(parts)

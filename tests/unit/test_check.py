@@ -303,6 +303,28 @@ async def test_a_log_without_its_header_and_a_turn_without_end_are_notes(
     assert kinds(report.notes) == {("no-header", "wire.jsonl"), ("open-turn", "wire.jsonl")}
 
 
+@pytest.mark.parametrize(
+    "log,whole", [("wire.jsonl", TURN), ("context.jsonl", USER)], ids=["wire", "context"]
+)
+@pytest.mark.parametrize("bad", [b"\0" * 64, b"\xe4\xff"], ids=["nul", "utf-8"])
+async def test_text_that_a_disk_lost_within_a_record_is_noted(
+    work_dir: Path, folder: Path, log: str, whole: bytes, bad: bytes
+) -> None:
+    """The record is read, as Kimi CLI reads it, and nothing can be mended; but a check does not keep it to itself."""
+    put(folder / log, whole.replace(b'"hi"', b'"h' + bad + b'i"'))
+    report = await checked(work_dir)
+    assert report.findings == ()
+    (note,) = report.notes
+    assert (note.file, note.line_number) == (log, whole.count(b"\n", 0, whole.index(b'"hi"')) + 1)
+    assert (note.kind, note.reason) == (
+        ("nul-bytes", "64 NUL bytes inside a record, which is read with them")
+        if bad[0] == 0
+        else ("bad-utf8", "bytes that are no UTF-8 inside a record, shown as U+FFFD")
+    )
+    assert note.offset is not None
+    assert (folder / log).read_bytes()[note.offset :].startswith(bad)
+
+
 async def test_turns_of_clients_that_wrote_no_ends_are_not_noted(work_dir: Path, folder: Path) -> None:
     """Before protocol 1.2 no turn had an end, so its lack says nothing."""
     put(folder / "wire.jsonl", HEADER.replace(b"1.10", b"1.1") + BEGIN + BEGIN)

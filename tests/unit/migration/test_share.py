@@ -86,6 +86,7 @@ def test_a_moved_path_is_mapped_at_name_boundaries(
     assert statuses(plan) == {"foo": Status.ADDED, "foo-sub": Status.ADDED, "foo-docker": Status.REFUSED}
     assert os.listdir(sessions_in(tmp_path / "new" / "foo" / "sub")) == ["foo-sub"]
     assert "/p/foo-docker is not there" in reasons(plan)[0]
+    assert "--make-dirs" in reasons(plan)[0]
 
 
 def test_a_store_from_windows_is_placed_by_its_paths(
