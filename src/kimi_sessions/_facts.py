@@ -204,14 +204,6 @@ def _read_document(path: str, root_fd: int) -> tuple[bytes | None, os.stat_resul
     return data, found, ""
 
 
-def _is_there(path: str, root_fd: int) -> bool:
-    """Tell cheaply that a file is not there; True also where it can't be told."""
-    try:
-        return _fs.active().access(path, os.F_OK, dir_fd=root_fd, follow_symlinks=False)
-    except (OSError, NotImplementedError):
-        return True
-
-
 def read_facts(
     root_fd: int, name: str, *, now: float | None = None, marks: Marks | None = None
 ) -> Facts | None:
@@ -278,7 +270,7 @@ class _Reading(msgspec.Struct, gc=False, eq=False):
 
     def read_extra(self) -> None:
         """Read session.json: when a fork or what was migrated was made."""
-        if not (self.odd or _is_there(self.prefix + layout.SESSION, self.root_fd)):
+        if not (self.odd or _fs.may_exist(self.prefix + layout.SESSION, self.root_fd)):
             return
         facts = self.facts
         data, self.marks.extra, problem = _read_document(self.prefix + layout.SESSION, self.root_fd)
@@ -302,7 +294,7 @@ class _Reading(msgspec.Struct, gc=False, eq=False):
 
     def read_legacy(self) -> None:
         """Read metadata.json, which old clients had beside state.json or in its place."""
-        if not (self.odd or _is_there(self.prefix + layout.METADATA, self.root_fd)):
+        if not (self.odd or _fs.may_exist(self.prefix + layout.METADATA, self.root_fd)):
             return
         data, self.marks.legacy, problem = _read_document(self.prefix + layout.METADATA, self.root_fd)
         self.odd = self.odd or bool(problem)

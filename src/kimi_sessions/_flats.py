@@ -12,7 +12,6 @@ followed on either side, and a file always has a name. Two processes may do it a
 from __future__ import annotations
 
 import os
-import stat as stat_module
 
 from . import _fs, ids, layout
 from ._log import logger
@@ -35,54 +34,25 @@ def flats_of(root_fd: int, session_id: str) -> list[str]:
 
 
 def move_flats_of(fd: int, path: str, session_id: str) -> list[Finding]:
-    """Move the flat files of one session, if there are any."""
+    """Move the flat files of one session, if there are any. Raises OSError where the folder can't be looked through."""
     if not may_have_flats(fd, session_id):
         return []
-    flat = session_id + layout.FLAT_SUFFIX
-    fs = _fs.active()
-    there = False
-    try:
-        there = stat_module.S_ISREG(fs.stat(flat, dir_fd=fd, follow_symlinks=False).st_mode)
-    except OSError:
-        there = False
-    folder_there = False
-    if not there:
-        try:
-            folder_there = stat_module.S_ISDIR(fs.stat(session_id, dir_fd=fd, follow_symlinks=False).st_mode)
-        except OSError:
-            return []
-    if not there and not (folder_there and _has_flat_sides(fd, session_id)):
-        return []
-    with fs.scandir(fd) as entries:
+    with _fs.active().scandir(fd) as entries:
         names = [(e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in entries]
     flats = [n for n, _, is_file in names if is_file and n.endswith(layout.FLAT_SUFFIX)]
     folders = {n for n, is_dir, _ in names if is_dir}
+    flat = session_id + layout.FLAT_SUFFIX
+    if flat not in flats and session_id not in folders:
+        return []
     mine = [n for n in flats if n == flat or layout.flat_owner(n, flats, folders) == session_id]
     return move_flats(fd, path, mine, folders, all_flats=flats).get(session_id, [])
 
 
 def may_have_flats(fd: int, session_id: str) -> bool:
-    """Tell fast whether a session has flat files in an open sessions folder; True also where it can't be told."""
-    access = _fs.active().access
-    try:
-        return any(
-            access(name, os.F_OK, dir_fd=fd, follow_symlinks=False)
-            for name in (session_id + layout.FLAT_SUFFIX, *layout.first_flat_sides(session_id))
-        )
-    except (OSError, NotImplementedError):
-        return True
-
-
-def _has_flat_sides(fd: int, session_id: str) -> bool:
-    """Look for ``<id>_1.jsonl`` and ``<id>_sub_1.jsonl`` without reading the whole folder."""
-    fs = _fs.active()
-    for name in layout.first_flat_sides(session_id):
-        try:
-            fs.stat(name, dir_fd=fd, follow_symlinks=False)
-        except OSError:
-            continue
-        return True
-    return False
+    """Tell fast whether a session may have flat files in an open sessions folder (``_fs.may_exist``)."""
+    first, sub = layout.first_flat_sides(session_id)
+    may_exist = _fs.may_exist
+    return may_exist(session_id + layout.FLAT_SUFFIX, fd) or may_exist(first, fd) or may_exist(sub, fd)
 
 
 def move_flats(

@@ -46,6 +46,7 @@ __all__ = [
     "identity",
     "iter_chunks",
     "kind_of",
+    "may_exist",
     "open_folder",
     "open_known",
     "open_regular",
@@ -493,6 +494,17 @@ def exists(name: Path, *, dir_fd: int | None = None) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def may_exist(name: Path, dir_fd: int) -> bool:
+    """
+    Tell cheaply that nothing of this name is in an open folder. True may be wrong where the call itself fails; who
+    may not look into the folder is told False.
+    """
+    try:
+        return active().access(name, os.F_OK, dir_fd=dir_fd, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        return True
 
 
 def ensure_folder(path: Path, *, dir_fd: int | None = None) -> bool:
