@@ -33,7 +33,7 @@ __all__ = [
     "Issue",
     "LogLine",
     "LogTotals",
-    "Place",
+    "RecordPlace",
     "Remedy",
     "Survey",
     "bad_extra_fields",
@@ -193,7 +193,7 @@ def line_findings(line: LogLine, file: str) -> Iterator[Finding]:
         )
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record of a log lies: line number, first byte, first byte after it."""
 
     line_number: int
@@ -210,14 +210,14 @@ class ContextReading:
     of its message and the offset after which its result belongs: behind the other results of the same message.
     """
 
-    bad: list[tuple[Place, str]] = field(default_factory=list)
-    unknown: list[tuple[Place, str]] = field(default_factory=list)
-    orphans: list[tuple[Place, UnmatchedCall]] = field(default_factory=list)
-    unanswered: list[tuple[Place, UnmatchedCall, int]] = field(default_factory=list)
+    bad: list[tuple[RecordPlace, str]] = field(default_factory=list)
+    unknown: list[tuple[RecordPlace, str]] = field(default_factory=list)
+    orphans: list[tuple[RecordPlace, UnmatchedCall]] = field(default_factory=list)
+    unanswered: list[tuple[RecordPlace, UnmatchedCall, int]] = field(default_factory=list)
     messages: int = 0
     records: int = 0
     _slim: list[dict[str, Any]] = field(default_factory=list)
-    _places: list[Place] = field(default_factory=list)
+    _places: list[RecordPlace] = field(default_factory=list)
     _results_end: dict[int, int] = field(default_factory=dict)
     _open: int | None = None
 
@@ -225,9 +225,9 @@ class ContextReading:
         """Take the records of a line."""
         for span in line.records:
             first = line.offset + span.offset
-            self._feed(Place(line.number, first, first + len(span.raw)), span.value)
+            self._feed(RecordPlace(line.number, first, first + len(span.raw)), span.value)
 
-    def _feed(self, place: Place, record: dict[str, Any]) -> None:
+    def _feed(self, place: RecordPlace, record: dict[str, Any]) -> None:
         role = record["role"]
         if role.startswith("_"):
             refusal = refuse_control(record)
@@ -653,7 +653,7 @@ def _tool(call: UnmatchedCall) -> str:
     return f"{clean(call.name)} ({clean(call.tool_call_id)})"
 
 
-def _at(place: Place, kind: str, file: str, reason: str) -> Finding:
+def _at(place: RecordPlace, kind: str, file: str, reason: str) -> Finding:
     return Finding(kind, file, reason, place.line_number, place.offset, place.end_offset - place.offset)
 
 
