@@ -94,3 +94,17 @@ def test_a_session_that_is_not_there_is_said(run: Run, make: Make) -> None:
     make("Hello")
     assert run("stats", "nothere").code == 3
     assert run("stats", "x", "--all-dirs").code == 2
+
+
+def test_a_sum_says_which_session_is_missing_from_it(run: Run, make: Make) -> None:
+    """A session whose log can't be read counts as nothing, and is named; the others count."""
+    make("One")
+    session = make("Two")
+    session.wire_file.path.unlink()
+    os.mkfifo(session.wire_file.path)
+    done = run("stats")
+    assert done.code == 0
+    assert done.out.splitlines()[:2] == ["2 sessions", "turns        1"]
+    assert (
+        done.err == f"warning: session {session.id}: its log can't be read: is a pipe, not a regular file\n"
+    )

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kimi_sessions import _fs, layout
+from kimi_sessions._places import ensure_folders
 from kimi_sessions.errors import HomeNotFoundError
 
 __all__ = [
@@ -252,7 +253,7 @@ def _ensure_file(path: str, *, make: bool) -> None:
     except FileNotFoundError:
         if not make:
             raise
-        _ensure_folders(Path(path).parent)
+        fs.close(ensure_folders(Path(path).parent))
         try:
             fs.close(_fs.create_file(path))
         except FileExistsError:
@@ -263,14 +264,6 @@ def _ensure_file(path: str, *, make: bool) -> None:
             fs.fchmod(fd, _fs.FILE_MODE)
     finally:
         fs.close(fd)
-
-
-def _ensure_folders(path: Path) -> None:
-    if path.is_dir():
-        return
-    if path.parent != path:
-        _ensure_folders(path.parent)
-    _fs.ensure_folder(path)
 
 
 def _remove(path: str) -> None:

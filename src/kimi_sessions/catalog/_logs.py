@@ -18,9 +18,15 @@ import orjson
 from kimi_sessions import _fs
 from kimi_sessions._lines import Accept, decode_line, iter_blocks
 from kimi_sessions._log import logger
-from kimi_sessions.errors import HomeNotFoundError
 
-from ._database import CatalogUnusableError, Connection, catalog_path, folder_id, opened, writing
+from ._database import (
+    CatalogMissingError,
+    CatalogUnusableError,
+    Connection,
+    folder_id,
+    opened,
+    writing,
+)
 
 __all__ = [
     "PROMPT",
@@ -49,6 +55,9 @@ _FIND = (
     "SELECT id, ino, size, ctime, offset, tail, fold "
     "FROM log WHERE folder = ? AND purpose = ? AND name = ? AND file = ?"
 )
+#: Naming every purpose has the index by folder, purpose and name used.
+_PURPOSES = ", ".join(map(str, (TURNS, STATS, TEXT, PROMPT)))
+_FIND_ALL = f"SELECT id FROM log WHERE folder = ? AND purpose IN ({_PURPOSES}) AND name = ?"  # noqa: S608 - our numbers
 
 
 class Place(NamedTuple):
@@ -158,9 +167,7 @@ def forget_sessions(connection: Connection, folder: int, names: Iterable[str]) -
     with writing(connection):
         for name in names:
             connection.execute("DELETE FROM listed WHERE folder = ? AND name = ?", (folder, name))
-            logs = connection.execute(
-                "SELECT id FROM log WHERE folder = ? AND purpose IN (1, 2, 3, 4) AND name = ?", (folder, name)
-            ).fetchall()
+            logs = connection.execute(_FIND_ALL, (folder, name)).fetchall()
             for (log,) in logs:
                 had_words = had_words or _has_words(connection, log)
                 drop_text(connection, log)
@@ -179,13 +186,13 @@ def _has_words(connection: Connection, log: int) -> bool:
 def forget_session(sessions_path: str, name: str) -> None:
     """Forget a session that was deleted, if there is a catalog; whatever stands in the way, the next search will."""
     try:
-        if not os.path.exists(catalog_path()):  # noqa: PTH110 - text is enough
-            return
         with opened(make=False) as connection:
             number = folder_id(connection, sessions_path)
             if number is not None:
                 forget_sessions(connection, number, [name])
-    except (CatalogUnusableError, HomeNotFoundError) as error:
+    except CatalogMissingError:
+        return
+    except CatalogUnusableError as error:
         logger().debug("%s stays in the catalog for now: %s", name, error)
 
 

@@ -145,7 +145,8 @@ def _search(wish: _Wish, work_dir: object | None, layout_: Layout | None) -> Sea
     try:
         with opened() as connection:
             return _answer(connection, wish, places)
-    except CatalogUnusableError:
+    except CatalogUnusableError as error:
+        logger().debug("searching without the catalog: %s", error)
         with scratch() as connection:
             return _answer(connection, wish, places)
 

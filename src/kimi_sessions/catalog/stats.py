@@ -23,6 +23,7 @@ from kimi_sessions import _fs, layout
 from kimi_sessions._append_log import open_for_reading
 from kimi_sessions._async import in_thread
 from kimi_sessions._lines import iter_lines
+from kimi_sessions._log import logger
 from kimi_sessions.context.history import context_records, is_injected_user_message, refuse_message
 from kimi_sessions.layout import Layout
 from kimi_sessions.session import Session, SessionList
@@ -99,7 +100,7 @@ async def work_dir_stats(
     """
     Count what is in each session of a work dir (None: of every known one), newest first; ``total`` adds them up.
 
-    ``limit`` takes the newest so many. A session that can't be read is counted as far as it can be.
+    ``limit`` takes the newest so many. A session whose log can't be read counts as nothing, which is logged.
     """
     sessions: SessionList
     if work_dir is None:
@@ -150,16 +151,18 @@ _SUMMED = (
 def _stats_of(sessions: list[Session]) -> list[tuple[Session, SessionStats]]:
     try:
         with opened() as connection:
-            return [(session, _stats_or_none(session, connection)) for session in sessions]
-    except CatalogUnusableError:
-        return [(session, _stats_or_none(session, None)) for session in sessions]
+            return [(session, _stats_of_one(session, connection)) for session in sessions]
+    except CatalogUnusableError as error:
+        logger().debug("counting without the catalog: %s", error)
+        return [(session, _stats_of_one(session, None)) for session in sessions]
 
 
-def _stats_or_none(session: Session, connection: Connection | None) -> SessionStats:
+def _stats_of_one(session: Session, connection: Connection | None) -> SessionStats:
     """Count what can be read of one session among many."""
     try:
         return _count(os.fspath(session.path.parent), session.id, connection)
-    except OSError:
+    except OSError as error:
+        logger().warning("session %s: its log can't be read: %s", session.id, error.strerror)
         return SessionStats()
 
 
@@ -167,7 +170,8 @@ def _session_stats(sessions_path: str, name: str) -> SessionStats:
     try:
         with opened() as connection:
             return _count(sessions_path, name, connection)
-    except CatalogUnusableError:
+    except CatalogUnusableError as error:
+        logger().debug("counting without the catalog: %s", error)
         return _count(sessions_path, name, None)
 
 

@@ -44,7 +44,8 @@ def session_turns(sessions_path: str, name: str) -> list[Turn]:
         try:
             with opened() as connection:
                 before = _kept(connection, sessions_path, name, fd, found)
-        except CatalogUnusableError:
+        except CatalogUnusableError as error:
+            logger().debug("the turns of %s are looked for without the catalog: %s", name, error)
             return list(scan_turns(fd).turns)
         scan = scan_turns(fd, found.st_size, after=before)
         if before is None or scan.offset != before.offset:
