@@ -16,7 +16,7 @@ from ._lazy import lazy_names
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from ._text import clean
+    from ._text import UNTITLED, clean
     from .context import ContextFile, Message
     from .errors import (
         AmbiguousIdError,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "UNTITLED",
     "AmbiguousIdError",
     "CheckpointNotFoundError",
     "ContextFile",
@@ -88,6 +89,7 @@ __all__ = [
 ]
 
 _HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {
+    "UNTITLED": "._text",
     "ContextFile": ".context.file",
     "Finding": ".findings",
     "Holder": ".errors",

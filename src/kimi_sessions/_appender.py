@@ -15,7 +15,15 @@ from typing import Any
 from ._append_log import AppendLog, Durability
 from .errors import SessionsError, WriteError
 
-__all__ = ["Appender"]
+__all__ = ["Appender", "checked_durability"]
+
+
+def checked_durability(durability: Durability) -> Durability:
+    """Return a durability. Raises ValueError for any other value."""
+    if durability not in ("os", "disk"):
+        message = f"durability is 'os' or 'disk', not {durability!r}"
+        raise ValueError(message)
+    return durability
 
 
 class Appender:
@@ -30,18 +38,19 @@ class Appender:
     def __init__(
         self, log: AppendLog, *, durability: Durability = "os", on_first: Callable[[], None] | None = None
     ) -> None:
-        if durability not in ("os", "disk"):
-            message = f"durability is 'os' or 'disk', not {durability!r}"
-            raise ValueError(message)
         self.log = log
-        self.durability = durability
         self._on_first = on_first
-        #: True where an append that was written has nothing left to do.
-        self._plain = durability == "os" and on_first is None
+        self.set_durability(durability)
         #: What the next batch writes, and who waits for it.
         self._gathered: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._committing: asyncio.Task[None] | None = None
+
+    def set_durability(self, durability: Durability) -> None:
+        """Change what an append from now on waits for. Raises ValueError."""
+        self.durability = checked_durability(durability)
+        #: True where an append that was written has nothing left to do.
+        self._plain = durability == "os" and self._on_first is None
 
     def append(self, data: bytes) -> Coroutine[Any, Any, None] | None:
         """
@@ -62,7 +71,8 @@ class Appender:
 
     async def _acknowledge(self, data: bytes = b"") -> None:
         """Do what is left to do for an append: in ``"disk"`` durability all of it."""
-        if self.durability == "disk":
+        # What was not written yet has to be, even if the durability was changed since.
+        if data or self.durability == "disk":
             await self._committed(data)
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None

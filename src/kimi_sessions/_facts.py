@@ -22,7 +22,7 @@ import msgspec
 from . import _fs, layout
 from ._document import Document, parse_document
 from ._lines import decode_line, iter_blocks, iter_lines_backwards
-from ._text import UNTITLED, clean
+from ._text import UNTITLED, clean, title_from
 from .findings import Finding
 from .wire.scan import (
     HEAD_BYTES,
@@ -553,6 +553,36 @@ def read_flat_facts(root_fd: int, session_id: str, flats: Sequence[str]) -> Fact
     facts.updated_at = sane_time(found.st_mtime, time.time()) or 0.0
     facts.empty = all(_context_is_empty(name, root_fd) for name in flats)
     return facts
+
+
+def first_words(root_fd: int, name: str, flat: str = "") -> str:
+    """
+    Return the title that the first words of a session's contexts would make, the oldest context first; "" for none.
+
+    ``flat`` is its flat file, where it still is one. What can't be read says nothing.
+    """
+    from .context.history import first_said
+
+    rotated = sorted(
+        (number, child)
+        for child in _children(root_fd, name) or ()
+        if (number := layout.rotated_number(child)) is not None
+    )
+    paths = [f"{name}/{child}" for _, child in rotated] + [flat or f"{name}/{layout.CONTEXT}"]
+    for path in paths:
+        try:
+            fd = _fs.open_regular(path, dir_fd=root_fd)
+        except OSError:
+            continue
+        try:
+            words = title_from(first_said(fd))
+        except OSError:
+            continue
+        finally:
+            _fs.active().close(fd)
+        if words:
+            return words
+    return ""
 
 
 def _no_refusal(_: dict[str, Any]) -> str | None:

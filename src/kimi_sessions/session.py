@@ -41,7 +41,8 @@ from .metadata import WorkDirMeta
 from .trust import Verdict, approvals_of, mask_approvals
 
 if TYPE_CHECKING:
-    from ._append_log import Durability
+    from ._append_log import AppendLog, Durability
+    from ._appender import Appender
     from .context.file import ContextFile
     from .state import SessionState
     from .wire.file import WireFile
@@ -77,12 +78,11 @@ class Session:
 
     Fixed for life are ``id``, ``work_dir``, ``work_dir_meta``, ``context_file``, ``wire_file`` and ``context``;
     ``state`` may be changed and is written by ``save_state``. Get one from ``create``, ``find``, ``open``, ``list`` or
-    ``continue_``. ``durability`` is that of its logs: ``"os"`` or ``"disk"``; set it before the first append.
+    ``continue_``.
     """
 
     title: str
     updated_at: float
-    durability: Durability = "os"
     _store: WorkDirStore
     _found: _facts.Facts
     _sessions_path: str
@@ -91,6 +91,8 @@ class Session:
     _folder_made: SessionFolder | None = field(default=None, init=False)
     _state: SessionState | None = field(default=None, init=False)
     _base: dict[str, Any] = field(default_factory=dict, init=False)
+    _durability: Durability = field(default="os", init=False)
+    _appenders: list[Appender] = field(default_factory=list, init=False)
     _wire: WireFile | None = field(default=None, init=False)
     _context: ContextFile | None = field(default=None, init=False)
     _meta: WorkDirMeta | None = field(default=None, init=False)
@@ -300,23 +302,60 @@ class Session:
         finally:
             _fs.active().close(fd)
 
+    def first_words(self) -> str:
+        """
+        Return the beginning of what was said first, cut like a title; "" if nothing is known to be a user's words.
+
+        From the contexts, the oldest first: for sessions of clients up to 0.58, which wrote no wire log and so are all
+        called "Untitled". Reads no more than it takes; what can't be read says nothing.
+        """
+        try:
+            fd = _fs.open_folder(self._sessions_path)
+        except OSError:
+            return ""
+        try:
+            return _facts.first_words(fd, self._found.id, self._found.flat)
+        finally:
+            _fs.active().close(fd)
+
     # --- logs ----------------------------------------------------------------------------------------------------
+
+    @property
+    def durability(self) -> Durability:
+        """
+        What an append to its logs waits for: ``"os"``, the operating system, or ``"disk"``, the device.
+
+        It can be set at any time and counts from the next append on. Any other value raises ValueError.
+        """
+        return self._durability
+
+    @durability.setter
+    def durability(self, value: Durability) -> None:
+        from ._appender import checked_durability
+
+        self._durability = checked_durability(value)
+        for appender in self._appenders:
+            appender.set_durability(value)
+
+    def _appender_of(self, log: AppendLog) -> Appender:
+        from ._appender import Appender
+
+        appender = Appender(log, durability=self._durability, on_first=self._after_first_append)
+        self._appenders.append(appender)
+        return appender
 
     @property
     def wire_file(self) -> WireFile:
         """The wire log, bound to this session's locks."""
         if self._wire is None:
             from ._append_log import AppendLog
-            from ._appender import Appender
             from .wire.file import WireFile
             from .wire.records import WireFileMetadata
 
             folder = self._folder
             path = os.path.join(self._path, _layout.WIRE)
             log = AppendLog(path, lock=folder.step_lock, header=WireFileMetadata().to_line() + b"\n")
-            self._wire = WireFile.bound(
-                Path(path), Appender(log, durability=self.durability, on_first=self._after_first_append)
-            )
+            self._wire = WireFile.bound(Path(path), self._appender_of(log))
         return self._wire
 
     @property
@@ -324,14 +363,12 @@ class Session:
         """The context log, bound to this session's locks."""
         if self._context is None:
             from ._append_log import AppendLog
-            from ._appender import Appender
             from .context.file import ContextFile
 
             folder = self._folder
             path = self._context_path
             log = AppendLog(path, lock=folder.step_lock)
-            appender = Appender(log, durability=self.durability, on_first=self._after_first_append)
-            self._context = ContextFile.bound(Path(path), appender, folder.owned)
+            self._context = ContextFile.bound(Path(path), self._appender_of(log), folder.owned)
         return self._context
 
     def _after_first_append(self) -> None:

@@ -62,6 +62,29 @@ def test_json_has_the_facts_of_every_session(run: Run, make: Make, work_dir: Pat
     assert [found[name] for name in ("archived", "empty", "trusted", "problems")] == [False, False, True, []]
 
 
+def test_old_sessions_without_a_title_are_told_by_what_was_said_first(
+    run: Run, corpus: Callable[[str], Path]
+) -> None:
+    """Clients up to 0.58 wrote no wire log, which titles are made of: all their sessions are called Untitled."""
+    where = ("--share-dir", str(corpus("0.58")), "--all-dirs")
+    listed = run("list", *where, "--json").data["sessions"]
+    assert {session["title"] for session in listed} == {"Untitled"}
+    words = {session["first_words"] for session in listed}
+    assert {"Run a slow command.", "A turn that fails."} <= words
+    lines = run("list", *where).out.splitlines()[1:]
+    assert all("Untitled: " in line for line in lines)
+    (line,) = run("list", *where, "--title", "SLOW command").out.splitlines()[1:]
+    assert "Untitled: Run a slow" in line
+
+
+def test_a_session_with_a_title_needs_no_first_words(run: Run, make: Make) -> None:
+    """Nor has an empty one any."""
+    make("Hello")
+    make()
+    found = run("list", "--empty", "--json").data["sessions"]
+    assert [session["first_words"] for session in found] == [None, None]
+
+
 def test_where_nothing_is_the_document_is_empty_and_stderr_says_so(run: Run, work_dir: Path) -> None:
     """No session is no error: JSON says it by empty lists, the table by one line on stderr."""
     assert run("list", "--json").data == {"sessions": [], "problems": []}

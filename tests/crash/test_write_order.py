@@ -98,6 +98,23 @@ async def test_in_disk_durability_an_append_returns_after_the_sync_that_covers_i
     assert fs.events == [("write", "wire.jsonl"), ("fdatasync", "wire.jsonl")]
 
 
+async def test_disk_durability_that_is_asked_for_late_counts_from_the_next_append(work_dir: Path) -> None:
+    """Also for a log that was taken in hand before, and for the records that "os" left with the system."""
+    session = await Session.create(work_dir, "old")
+    wire = session.wire_file
+    await write(session, ["one"])
+    session.durability = "disk"
+    fs = TracingFs()
+    with using(fs):
+        await wire.append_message(TurnBegin(user_input="two"))
+    assert fs.events == [("write", "wire.jsonl"), ("fdatasync", "wire.jsonl"), ("fsync", "old")]
+    session.durability = "os"
+    fs = TracingFs()
+    with using(fs):
+        await wire.append_message(TurnBegin(user_input="three"))
+    assert fs.events == [("write", "wire.jsonl")]
+
+
 async def test_appends_at_the_same_time_share_a_sync_that_began_after_their_writes(work_dir: Path) -> None:
     """64 tasks need far fewer than 64 syncs, and none is acknowledged before one that covers it has ended."""
     session = await Session.create(work_dir, "old")

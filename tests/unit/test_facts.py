@@ -15,7 +15,7 @@ import pytest
 from tests.seam import failing_calls
 
 from kimi_sessions import _fs
-from kimi_sessions._facts import Facts, created_at, is_empty, read_facts, sane_time
+from kimi_sessions._facts import Facts, created_at, first_words, is_empty, read_facts, sane_time
 
 NOW = 1_800_000_000.0
 HEADER = {"type": "metadata", "protocol_version": "1.10"}
@@ -546,3 +546,34 @@ def test_facts_come_from_few_bytes_however_large_the_log(put: Callable[..., Fact
     assert facts is not None
     assert (facts.title, facts.updated_at) == ("hello", 200.0)
     assert counting.bytes_read < 200_000
+
+
+def test_the_first_words_are_a_users_and_of_the_oldest_context(tmp_path: Path) -> None:
+    """Not what a client put there, nor what is damaged; of a session that was compacted what was said before that."""
+    folder = tmp_path / "one"
+    folder.mkdir()
+    (folder / "context.jsonl").write_bytes(lines({"role": "user", "content": "later"}))
+    (folder / "context_10.jsonl").write_bytes(lines({"role": "user", "content": "last but one"}))
+    (folder / "context_9.jsonl").write_bytes(
+        lines(
+            {"role": "_checkpoint", "id": 0},
+            {"role": "user", "content": "<system>CHECKPOINT 0</system>"},
+            b'{"role": "user", "content": "torn',
+            {"role": "assistant", "content": "mine"},
+            {"role": "user", "content": " \n"},
+            {"role": "user", "content": [{"type": "text", "text": "first\nwords"}]},
+        )
+    )
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert first_words(fd, "one") == "first words"
+        (folder / "context_9.jsonl").unlink()
+        assert first_words(fd, "one") == "last but one"
+        (folder / "context_10.jsonl").unlink()
+        os.mkfifo(folder / "context_10.jsonl")
+        assert first_words(fd, "one") == "later"
+        assert first_words(fd, "gone") == ""
+        (tmp_path / "flat.jsonl").write_bytes(lines({"role": "user", "content": "flat"}))
+        assert first_words(fd, "flat", "flat.jsonl") == "flat"
+    finally:
+        os.close(fd)

@@ -1675,6 +1675,14 @@ async def test_a_disk_durable_session_writes_what_an_ordinary_one_does(place: Pl
     assert (await place.find("one")).title == "x"
 
 
+async def test_a_durability_that_there_is_not_is_refused_when_it_is_set(place: Place) -> None:
+    """And not when the first record of a turn has to be written."""
+    session = await place.create("one")
+    with pytest.raises(ValueError, match="durability is 'os' or 'disk', not 'Disk'"):
+        session.durability = "Disk"  # type: ignore[assignment]
+    assert session.durability == "os"
+
+
 def test_the_verbs_work_without_a_running_loop(place: Place) -> None:
     """A small program may drive them by hand, once each."""
     step: Callable[[Any], Any] = asyncio.run

@@ -16,7 +16,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._exit import complain
-from ._render import clean_path, fit, line_width, on_terminal, out, print_json, session_facts, table, when
+from ._render import (
+    clean_path,
+    fit,
+    line_width,
+    on_terminal,
+    out,
+    print_json,
+    session_facts,
+    shown_title,
+    table,
+    when,
+)
 from ._where import Where, in_line
 
 if TYPE_CHECKING:
@@ -63,7 +74,7 @@ class Wish:
         return (
             (self.archived or not session.archived)
             and (self.empty or not session.empty)
-            and (self.title is None or self.title.casefold() in session.title.casefold())
+            and (self.title is None or self.title.casefold() in shown_title(session).casefold())
             and all(tag in session.tags for tag in self.tags)
         )
 
@@ -109,7 +120,7 @@ def _print_table(
         ]
         if with_dirs:
             row.append(fit(_dir_of(session), max(width // 4, 12), keep_end=True))
-        rows.append([*row, _marks(session) + session.title])
+        rows.append([*row, _marks(session) + shown_title(session)])
     heads = ["ID", "CREATED" if by_created else "UPDATED", *(["WORK DIR"] if with_dirs else []), "TITLE"]
     for line in table(heads, rows, width=width):
         out(line)

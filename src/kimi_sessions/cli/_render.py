@@ -39,6 +39,7 @@ __all__ = [
     "print_json",
     "print_session",
     "session_facts",
+    "shown_title",
     "table",
     "warn_of_problems",
     "when",
@@ -101,12 +102,28 @@ def iso(seconds: float | None) -> str | None:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', at)}.{int(seconds % 1 * 1000):03d}Z"
 
 
+def first_words(session: Session) -> str | None:
+    """Return what stands in for the title of a session that has none, None if it has one or nothing was said."""
+    from kimi_sessions import UNTITLED
+
+    if session.title != UNTITLED or session.empty:
+        return None
+    return session.first_words() or None
+
+
+def shown_title(session: Session) -> str:
+    """Return a session's title, with what was said first where it has none."""
+    words = first_words(session)
+    return session.title if words is None else f"{session.title}: {words}"
+
+
 def session_facts(session: Session) -> dict[str, Any]:
     """Return what ``--json`` shows of a session."""
     known = session.work_dir_known
     return {
         "id": session.id,
         "title": session.title,
+        "first_words": first_words(session),
         "created_at": session.created_at,
         "created_at_iso": iso(session.created_at),
         "updated_at": session.updated_at,

@@ -329,6 +329,18 @@ def is_injected_user_message(record: dict[str, Any]) -> bool:
     return record.get("role") == "user" and first_text(record).lstrip().startswith(_INJECTED_STARTS)
 
 
+def first_said(fd: int) -> str:
+    """Return the first words in an open context that its user wrote, "" if there are none. Raises OSError."""
+    for _, line in iter_lines(fd):
+        for span in context_records(line)[0]:
+            record = span.value
+            if record["role"] == "user" and refuse_message(record) is None:
+                text = user_text(record.get("content"))
+                if text.strip() and not is_injected_user_message(record):
+                    return text
+    return ""
+
+
 # --- tool calls --------------------------------------------------------------------------------------------
 
 
