@@ -197,8 +197,7 @@ class WorkDirStore:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         if seen:
             names = [name for name in names if name not in seen]
-        is_session = partial(is_session_name, problems=listing.problems)
-        for facts in _read_all(fd, path, names, is_session, now=now, limit=limit, rest=listing.rest):
+        for facts in _read_all(fd, path, names, listing, now=now, limit=limit):
             if clashes:
                 facts.problems.extend(clashes.pop(facts.id, ()))
             listing.located.append(Located(facts, path))
@@ -439,26 +438,27 @@ def is_session_name(name: str, problems: list[Finding] | None = None) -> bool:
 
 
 def _read_all(
-    fd: int,
-    path: str,
-    names: list[str],
-    is_session: Callable[[str], bool],
-    *,
-    now: float,
-    limit: int | None,
-    rest: list[Callable[[], None]],
+    fd: int, path: str, names: list[str], listing: Listing, *, now: float, limit: int | None
 ) -> Iterable[Facts]:
-    """Read the facts of sessions, with the catalog where there are many, without it where it can't be had."""
+    """
+    Read the facts of sessions, with the catalog where there are many, without it where it can't be had.
+
+    Names that can't be a session's go into the problems of ``listing``.
+    """
+    is_session = partial(is_session_name, problems=listing.problems)
     if len(names) > _MANY:
         from .catalog import listing as catalog_listing
         from .catalog._database import CatalogUnusableError
 
+        told = len(listing.problems)
         try:
             found, keep = catalog_listing.list_facts(fd, path, names, is_session, now=now, limit=limit)
-            rest.append(keep)
-            return found
         except CatalogUnusableError as error:
             logger().debug("listing %s without the catalog: %s", path, error)
+            del listing.problems[told:]  # it is told below
+        else:
+            listing.rest.append(keep)
+            return found
     return (
         facts for name in names if is_session(name) and (facts := facts_of(fd, name, now=now)) is not None
     )

@@ -335,6 +335,21 @@ async def test_a_ruined_catalog_changes_no_answer(
             )
 
 
+async def test_a_folder_with_a_bad_name_is_told_once_beside_a_ruined_catalog(
+    store: Store, settle: Settle, catalog_file: Path
+) -> None:
+    """Also where the catalog turns out to be no use after the names were looked at."""
+    store.fill(5)
+    (store.folder / "no:id").mkdir()
+    settle()
+    first = await listed(store.work_dir, limit=2)
+    with contextlib.closing(sqlite3.connect(catalog_file)) as other, other:
+        other.execute("UPDATE listed SET title = title || '!'")
+    again = await listed(store.work_dir, limit=2)
+    assert [problem.kind for problem in first.problems] == ["bad-name"]
+    assert again.problems == first.problems
+
+
 async def test_bytes_of_the_catalog_that_went_bad_change_no_answer(
     store: Store, settle: Settle, catalog_file: Path
 ) -> None:
