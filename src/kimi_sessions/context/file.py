@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kimi_sessions import _fs, layout
 from kimi_sessions._append_log import AppendLog, Durability, join_lines, open_for_reading
@@ -186,9 +186,11 @@ class ContextFile:
         Append a message, or several in one write: all of them are acknowledged, or none.
 
         When it returns they are in the operating system's hands, or on the device in ``"disk"`` durability. Raises
-        ValueError for what is no message, WriteError, SessionBusyError, SessionNotFoundError.
+        ValueError or TypeError for what is no message, WriteError, SessionBusyError, SessionNotFoundError.
         """
-        many = [message] if isinstance(message, (Message, Mapping)) else list(message)
+        given: Any = message
+        is_one = isinstance(given, (Message, Mapping, str, bytes)) or not isinstance(given, Iterable)
+        many = [given] if is_one else list(given)
         data = join_lines([to_message_bytes(each) for each in many])
         pending = self._appender.append(data) if data else None
         if pending is not None:

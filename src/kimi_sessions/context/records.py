@@ -181,8 +181,11 @@ def to_message_bytes(message: Message | Mapping[str, object]) -> bytes:
     """
     Return the record of a message, or of an object that is one by its fields. A control record is refused.
 
-    Raises ValueError, as ``parse_message_record`` and ``dump_message`` do.
+    Raises ValueError, as ``parse_message_record`` and ``dump_message`` do; TypeError for what is neither.
     """
+    if not isinstance(message, (Message, Mapping)):
+        text = f"a message is a Message or a mapping, not {type(message).__name__}"
+        raise TypeError(text)
     return dump_message(message if isinstance(message, Message) else parse_message_record(message))
 
 

@@ -90,6 +90,15 @@ async def test_a_batch_is_one_write_and_all_or_nothing(path: Path) -> None:
     assert await texts(context) == ["a", "b"]
 
 
+@pytest.mark.parametrize("what", ["text", ["text"], 5, [5], None])
+async def test_what_is_no_message_is_refused_by_name(path: Path, what: object) -> None:
+    """A text alone has no role; it is neither taken apart into letters nor called a dictionary."""
+    context = ContextFile(path)
+    with pytest.raises(TypeError, match=r"a message is a Message or a mapping, not (str|int|NoneType)"):
+        await context.append(what)  # type: ignore[arg-type]
+    assert not path.exists()
+
+
 async def test_a_missing_context_is_empty_and_is_not_made_by_reading(path: Path) -> None:
     """Nor are there facts."""
     context = ContextFile(str(path))
