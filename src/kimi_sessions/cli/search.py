@@ -12,7 +12,7 @@ from kimi_sessions import clean
 
 from ._exit import USAGE, Failed, complain
 from ._options import AllDirs, where
-from ._render import clean_path, fit, iso, line_width, out, print_json, when
+from ._render import dir_of, fit, iso, line_width, out, print_json, shown_dir, when
 from ._where import in_line
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def command(
 
     "Two words" in quotes are a phrase, and auth* is the beginning of a word; case and accents do not matter. Searched
     are prompts, answers, tool calls with their arguments, and titles, of archived sessions too; not what tools printed.
+    A title is as new as the last change of its session's state.
     """
     from kimi_sessions.catalog import search
 
@@ -83,7 +84,7 @@ def _facts(hit: Hit) -> dict[str, Any]:
     return {
         "id": session.id,
         "title": session.title,
-        "work_dir": str(session.work_dir) if session.work_dir_known else None,
+        "work_dir": dir_of(session),
         "key": session.work_dir_key,
         "path": str(session.path),
         "archived": session.archived,
@@ -99,12 +100,11 @@ def _facts(hit: Hit) -> dict[str, Any]:
 
 def _head(hit: Hit, now: float, *, all_dirs: bool) -> str:
     session = hit.session
-    there = clean_path(str(session.work_dir)) if session.work_dir_known else f"? {session.work_dir_key}"
     parts = [
         clean(session.id),
         when(hit.time if hit.time is not None else session.updated_at, now),
         hit.role if hit.turn_index is None else f"{hit.role}, turn {hit.turn_index}",
-        *([there] if all_dirs else []),
+        *([shown_dir(session)] if all_dirs else []),
         f"{'[archived] ' if session.archived else ''}{session.title}",
     ]
     return "  ".join(parts)
