@@ -99,3 +99,20 @@ def test_a_record_with_values_of_the_wrong_kind_hides_no_other(
     add(session.path / "wire.jsonl", record("TurnBegin", '{"user_input": "Hello again"}'))
     answers(run, session.id)
     assert "Hello again" in run("show", session.id).out
+
+
+@pytest.mark.parametrize(
+    "command", [["list", "--all-dirs"], ["search", "quokka", "--all-dirs"], ["show", "one"]]
+)
+def test_a_folder_with_control_characters_in_its_name_colours_no_terminal(
+    run: Run, tmp_path: Path, command: list[str]
+) -> None:
+    """Of a work dir that no registry names only its folder in the share is known, and anyone may have named that."""
+    folder = tmp_path / "share" / "sessions" / "\x1b[31mred\nX" / "one"
+    folder.mkdir(parents=True)
+    (folder / "context.jsonl").touch()
+    (folder / "wire.jsonl").write_text(record("TurnBegin", '{"user_input": "quokka"}'))
+    done = run("--share-dir", str(tmp_path / "share"), *command)
+    assert (done.code, done.err) == (0, "")
+    assert "[31mred X" in done.out
+    assert "\x1b" not in done.out

@@ -67,8 +67,8 @@ __all__ = ["Hit", "SearchResult", "search"]
 _PATIENCE_MS = 5_000
 #: One step of indexing: so much text is put into the index and committed together.
 _STEP_CHARS = 4 << 20
-#: A log this small holds a header and nothing else.
-_HEADER_BYTES = 120
+#: A smaller log holds a header (49 bytes) at most: the shortest record with a word in it has 75.
+_SHORTEST_BYTES = 75
 _SNIPPET_BEFORE = 40
 _SNIPPET_CHARS = 160
 _ID_BITS = 20
@@ -217,7 +217,7 @@ def _jobs(fd: int, names: list[str], known: dict[tuple[str, str], tuple[int, int
     for name in names:
         file = layout.WIRE
         found = look(f"{name}/{file}")
-        if found is None or found.st_size < _HEADER_BYTES:
+        if found is None or found.st_size < _SHORTEST_BYTES:
             other = look(f"{name}/{layout.CONTEXT}")
             if other is not None and other.st_size:
                 file, found = layout.CONTEXT, other

@@ -24,6 +24,7 @@ from ._render import (
     out,
     print_json,
     session_facts,
+    shown_dir,
     shown_title,
     table,
     when,
@@ -119,17 +120,11 @@ def _print_table(
             when(session.created_at if by_created else session.updated_at, now),
         ]
         if with_dirs:
-            row.append(fit(_dir_of(session), max(width // 4, 12), keep_end=True))
+            row.append(fit(shown_dir(session), max(width // 4, 12), keep_end=True))
         rows.append([*row, _marks(session) + shown_title(session)])
     heads = ["ID", "CREATED" if by_created else "UPDATED", *(["WORK DIR"] if with_dirs else []), "TITLE"]
     for line in table(heads, rows, width=width):
         out(line)
-
-
-def _dir_of(session: Session) -> str:
-    if session.work_dir_known:
-        return clean_path(str(session.work_dir))
-    return f"? {session.work_dir_key}"
 
 
 def _marks(session: Session) -> str:

@@ -30,6 +30,7 @@ __all__ = [
     "as_text",
     "cell_width",
     "clean_path",
+    "dir_of",
     "fit",
     "iso",
     "json_text",
@@ -39,6 +40,7 @@ __all__ = [
     "print_json",
     "print_session",
     "session_facts",
+    "shown_dir",
     "shown_title",
     "table",
     "warn_of_problems",
@@ -117,9 +119,19 @@ def shown_title(session: Session) -> str:
     return session.title if words is None else f"{session.title}: {words}"
 
 
+def dir_of(session: Session) -> str | None:
+    """Return what ``--json`` shows of a session's work dir, None where no registry names it."""
+    return str(session.work_dir) if session.work_dir_known else None
+
+
+def shown_dir(session: Session, unknown: str = "? {}") -> str:
+    """Return a session's work dir for people; where no registry names it, its key put into ``unknown``."""
+    known = dir_of(session)
+    return clean(unknown.format(session.work_dir_key)) if known is None else clean_path(known)
+
+
 def session_facts(session: Session) -> dict[str, Any]:
     """Return what ``--json`` shows of a session."""
-    known = session.work_dir_known
     return {
         "id": session.id,
         "title": session.title,
@@ -128,7 +140,7 @@ def session_facts(session: Session) -> dict[str, Any]:
         "created_at_iso": iso(session.created_at),
         "updated_at": session.updated_at,
         "updated_at_iso": iso(session.updated_at),
-        "work_dir": str(session.work_dir) if known else None,
+        "work_dir": dir_of(session),
         "key": session.work_dir_key,
         "path": str(session.path),
         "archived": session.archived,

@@ -34,6 +34,7 @@ from ._render import (
     out,
     print_json,
     session_facts,
+    shown_dir,
     when,
 )
 
@@ -200,12 +201,7 @@ def _print_facts(session: Session) -> None:
     ]
     facts = [
         ("id", session.id),
-        (
-            "work dir",
-            clean_path(str(session.work_dir))
-            if session.work_dir_known
-            else f"unknown ({session.work_dir_key})",
-        ),
+        ("work dir", shown_dir(session, unknown="unknown ({})")),
         ("folder", clean_path(str(session.path))),
         ("created", when(session.created_at, now)),
         ("updated", when(session.updated_at, now)),

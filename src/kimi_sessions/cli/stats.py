@@ -12,7 +12,7 @@ from kimi_sessions import clean
 
 from ._exit import USAGE, Failed, complain
 from ._options import AllDirs, where
-from ._render import iso, line_width, out, print_json, table, when
+from ._render import dir_of, iso, line_width, out, print_json, table, when
 from ._where import in_line
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ def _facts(stats: SessionStats) -> dict[str, Any]:
 
 
 def _named(session: Session, stats: SessionStats) -> dict[str, Any]:
-    work_dir = str(session.work_dir) if session.work_dir_known else None
-    return {"id": session.id, "title": session.title, "work_dir": work_dir, **_facts(stats)}
+    return {"id": session.id, "title": session.title, "work_dir": dir_of(session), **_facts(stats)}
 
 
 def _print(stats: SessionStats) -> None:

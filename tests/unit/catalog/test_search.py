@@ -329,6 +329,14 @@ async def test_inode_numbers_that_need_all_64_bits_are_no_hindrance(talk: Store,
     connection.close()
 
 
+async def test_a_log_of_one_short_record_without_a_header_is_searched(store: Store) -> None:
+    """Clients up to 0.84 wrote no header; what is in the wire log is found there, not in the context."""
+    place = store.put("old")
+    (place / "wire.jsonl").write_bytes(store.prompt("quokka"))
+    (place / "context.jsonl").write_text('{"role": "_system_prompt", "content": "wombat"}\n')
+    assert short(await found(store, "quokka")) == [("old", "user", 0)]
+
+
 def test_the_door_gives_the_function() -> None:
     """``search`` is the function, also after its room was loaded."""
     assert search is searching.search
