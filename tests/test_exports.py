@@ -78,3 +78,11 @@ def test_importing_the_library_is_cheap(statement: str, unwanted: tuple[str, ...
 def test_the_package_is_typed() -> None:
     """Type checkers of others read our annotations: the marker lies beside the front door."""
     assert Path(kimi_sessions.__file__).with_name("py.typed").is_file()
+
+
+def test_a_system_without_such_locks_is_told_so() -> None:
+    """On Windows there is no `fcntl`: using the library says what it needs, not which module it missed."""
+    code = "import sys; sys.modules['fcntl'] = None; import kimi_sessions; kimi_sessions.Session"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "ImportError: kimi_sessions needs the file locks of Linux or macOS" in done.stderr

@@ -13,7 +13,6 @@ without blocking, and must be a regular file.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import stat as stat_module
@@ -23,6 +22,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import layout
+
+try:
+    import fcntl
+except ImportError as error:  # pragma: no cover - not on a system that the tests run on
+    message = "kimi_sessions needs the file locks of Linux or macOS; on Windows it runs under WSL"
+    raise ImportError(message) from error
 
 if TYPE_CHECKING:
     from typing import TypeAlias
