@@ -371,6 +371,15 @@ class Session:
             self._context = ContextFile.bound(Path(path), self._appender_of(log), folder.owned)
         return self._context
 
+    @property
+    def _is_registered_here(self) -> bool:
+        """False where what stands for the work dir must not get into a registry: unknown, or on another machine."""
+        return self._known and self._kaos == _layout.LOCAL_KAOS
+
+    def _register(self) -> None:
+        if self._is_registered_here:
+            self._store.register()
+
     def _after_first_append(self) -> None:
         """Record this session as the last one. The record itself is written; failing here must not unsay that."""
         if self._used:
@@ -378,7 +387,7 @@ class Session:
         self._used = True
         try:
             self.mark_last()
-            self._store.register()
+            self._register()
         except SessionsError as error:
             logger().warning(
                 "session %s is written, but could not be recorded as the last one: %s", self.id, error
@@ -628,14 +637,14 @@ class Session:
 
     def mark_last(self) -> None:
         """Record this session as its work dir's last one: what ``continue_`` gives. Raises WriteError."""
-        if self._known and self._kaos == _layout.LOCAL_KAOS:
+        if self._is_registered_here:
             store = self._store
             metadata.set_last_session_id(store.layout, store.work_dir, store.resolved, self.id)
             self._meta = None
 
     def _unmark_last(self) -> None:
         """Forget a session that is gone as the last one. An id that stays leads nowhere, so failing is no error."""
-        if self._known and self._kaos == _layout.LOCAL_KAOS:
+        if self._is_registered_here:
             store = self._store
             try:
                 metadata.set_last_session_id(
@@ -698,7 +707,7 @@ class Session:
             self._path,
             turn_index=turn_index,
             title=fork_title(self._title_now()) if title is None else title,
-            register=self._known,
+            register=self._is_registered_here,
         )
         facts.problems.extend(problems)
         return self._sibling(Located(facts, path))
@@ -893,7 +902,7 @@ class Session:
             # The seal names the store, so a store that came without a name of its own gets one first.
             if self._store.layout.sealed:
                 metadata.ensure_store(self._store.layout, self._store.work_dir, self._store.resolved)
-            self._store.register()
+            self._register()
             problems = self._store.seal(self.id, fd, document.value or {})
         if problems:
             raise WriteError(path=os.path.join(self._path, _layout.SEAL), reason=problems[0].reason)

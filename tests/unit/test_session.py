@@ -655,6 +655,32 @@ async def test_list_all_shows_sessions_of_work_dirs_that_no_registry_names(share
     assert await share.maybe("one") is None
 
 
+@pytest.mark.parametrize("kaos", [None, "ssh"])
+async def test_using_a_session_of_a_work_dir_elsewhere_or_unknown_adds_none_to_the_registry(
+    share: Place, kaos: str | None
+) -> None:
+    """Neither the folder that stands for an unknown one, nor a local one of the same path as one on another machine."""
+    entries = []
+    if kaos is not None:
+        entries = [{"path": str(share.work_dir), "kaos": kaos, "last_session_id": None}]
+    registry = share.sessions.parent.parent / "kimi.json"
+    registry.parent.mkdir(parents=True)
+    registry.write_text(json.dumps({"work_dirs": entries}))
+    folder = share.sessions.parent / work_dir_key(str(share.work_dir), kaos or "local") / "one"
+    folder.mkdir(parents=True)
+    (folder / "context.jsonl").touch()
+    (folder / "wire.jsonl").write_bytes(lines(HEADER, prompt("hi")))
+    (session,) = await Session.list_all(layout=share.layout)
+    assert session.work_dir_known == (kaos is not None)
+    await session.wire_file.append_message(TurnBegin(user_input="more"))
+    async with session.hold():
+        await session.trust()
+    fork = await session.fork()
+    await session.close()
+    assert fork.path.parent == session.path.parent
+    assert json.loads(registry.read_text()) == {"work_dirs": entries}
+
+
 async def test_a_deleted_project_does_not_break_list_all(project: Place, tmp_path: Path) -> None:
     """What is gone is gone; the others are shown."""
     other = tmp_path / "other"
