@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import shutil
 import subprocess
@@ -238,8 +239,12 @@ def test_a_session_that_came_from_elsewhere_must_be_trusted_first(
     assert "[untrusted] Hello" in run("list", *there).out
     done = run("continue", *there)
     assert (done.code, done.out) == (3, "")
-    assert "kimi-sessions trust" in done.err
+    told = re.findall("'kimi-sessions (.*?)'", done.err.splitlines()[-1])
+    assert [shlex.split(hint)[-2:] for hint in told] == [["show", session.id], ["trust", session.id]]
+    assert run("continue", session.id, *there).err == done.err
     assert run("continue", session.id, *there).code == 3
+    # As it stands, it leads to this session, and not to the one that it was copied from.
+    assert str(copy) in run(*shlex.split(told[0])).out
     looked = run("trust", "--all", "--dry-run", *there)
     assert "everything (yolo)" in looked.err
     assert "run command" in looked.err

@@ -137,9 +137,6 @@ def _explain(error: Exception) -> int:
 
     if isinstance(error, SessionsError):
         complain(str(error))
-        hint = _hint(error)
-        if hint:
-            complain(hint, kind="hint")
         return code_of(error)
     if isinstance(error, OSError):
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
@@ -159,14 +156,6 @@ def code_of(error: BaseException) -> int:
     if error.__cause__ is not None and error.__cause__ is not error:
         return code_of(error.__cause__)
     return NOT_WRITTEN if isinstance(error, OSError) else UNEXPECTED
-
-
-def _hint(error: Exception) -> str:
-    from kimi_sessions import UntrustedSessionError
-
-    if isinstance(error, UntrustedSessionError):
-        return f"look at it with 'kimi-sessions show {error.session_id}', then 'kimi-sessions trust {error.session_id}'"
-    return ""
 
 
 def _usable(stream: TextIO | None) -> TextIO:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ._exit import say
+from ._exit import code_of, complain, say
 from ._options import where
 from ._render import clean_path, out, print_session, warn_of_problems
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_sessions import UntrustedSessionError
+
+    from ._where import Where
 
 __all__ = ["command"]
 
@@ -34,14 +41,18 @@ def command(
 
     place = where(ctx)
     if session_id == LAST:
-        found = in_line(Session.continue_(place.work_dir, layout=place.layout))
+        try:
+            found = in_line(Session.continue_(place.work_dir, layout=place.layout))
+        except UntrustedSessionError as error:
+            raise _untrusted(place, error, place.work_dir) from error
         if found is None:
             raise Failed(f"no session to continue in {clean_path(str(place.work_dir))}", NOT_FOUND)
         session = found
     else:
         session = place.open(session_id, far=True)
         if not session.trusted:
-            raise UntrustedSessionError(session_id=session.id, path=str(session.path))
+            refusal = UntrustedSessionError(session_id=session.id, path=str(session.path))
+            raise _untrusted(place, refusal, session.work_dir)
     warn_of_problems(session)
     if place.as_json:
         print_session(session)
@@ -49,3 +60,15 @@ def command(
     out(session.id)
     if session.work_dir_known and session.work_dir != place.work_dir:
         say(f"its work dir is {session.work_dir}")
+
+
+def _untrusted(place: Where, error: UntrustedSessionError, work_dir: Path) -> typer.Exit:
+    """Say that a session is not trusted, and what to type where it lies; return how the program ends."""
+    from shlex import quote
+
+    show, trust = (
+        place.spell(f"{verb} {quote(error.session_id)}", work_dir=work_dir) for verb in ("show", "trust")
+    )
+    complain(str(error))
+    complain(f"look at it with '{show}', then '{trust}'", kind="hint")
+    return typer.Exit(code_of(error))
