@@ -257,6 +257,9 @@ class _Scan:
         known = set()
         unsure = []
         for name, minus_at, log, size, ctime in connection.execute(_ALL_PLACES, (self._number,)):
+            if name in known:
+                message = "a damaged table: it has the same row twice"
+                raise ValueError(message)
             known.add(name)
             if not log:
                 unsure.append(name)

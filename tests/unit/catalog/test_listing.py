@@ -372,6 +372,21 @@ async def test_bytes_of_the_catalog_that_went_bad_change_no_answer(
         assert shown(await listed(store.work_dir)) == truth, at
 
 
+async def test_a_catalog_that_gives_a_session_twice_doesnt_fail_a_short_list(
+    store: Store, settle: Settle, catalog_file: Path
+) -> None:
+    """Pages of it that were mixed up give the same row again; a list has each session once."""
+    store.fill(8)
+    settle()
+    await agree(store)
+    with contextlib.closing(sqlite3.connect(catalog_file)) as connection, connection:
+        connection.execute("ALTER TABLE listed RENAME TO once")
+        connection.execute("CREATE TABLE listed AS SELECT * FROM once UNION ALL SELECT * FROM once")
+    for how in ({"limit": 3}, {}):
+        with_it, without = await both(store, **how)
+        assert with_it == without
+
+
 async def test_the_first_record_of_a_renamed_session_is_seen_by_a_short_list(
     store: Store, settle: Settle
 ) -> None:
