@@ -71,9 +71,14 @@ class Listing:
 
 
 class WorkDirStore:
-    """The sessions of one work dir in one layout."""
+    """
+    The sessions of one work dir in one layout.
 
-    __slots__ = ("_paths", "_resolved", "_trust", "first_path", "layout", "work_dir")
+    Of sessions whose work dir no registry names, ``Session.work_dir`` is the folder that holds them; it is taken here
+    too, and leads to them. New ones can't be made there.
+    """
+
+    __slots__ = ("_paths", "_resolved", "_trust", "first_path", "is_named", "layout", "work_dir")
 
     def __init__(self, layout_: Layout, work_dir: Path, *, sessions_path: Path | None = None) -> None:
         self.layout = layout_
@@ -83,8 +88,16 @@ class WorkDirStore:
         self._paths: tuple[str, ...] | None = None
         #: The folder that new sessions go into, and most are found in.
         self.first_path = str(layout_.sessions_path(work_dir) if sessions_path is None else sessions_path)
+        #: False where the folder with the sessions stands for a work dir that no registry names.
+        self.is_named = True
         if sessions_path is not None:
             self._paths = (self.first_path,)
+        elif isinstance(layout_, ShareLayout):
+            text = str(work_dir)
+            if os.path.dirname(text) == os.path.dirname(self.first_path):
+                self.is_named = False
+                self.first_path = text
+                self._paths = (text,)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -340,8 +353,8 @@ class WorkDirStore:
         return os.path.isdir(self.work_dir)
 
     def check_work_dir(self) -> None:
-        """Raise WorkDirNotFoundError unless the work dir is a folder."""
-        if not self.work_dir_is_there():
+        """Raise WorkDirNotFoundError unless the work dir is a folder, and known."""
+        if not (self.is_named and self.work_dir_is_there()):
             raise WorkDirNotFoundError(path=str(self.work_dir))
 
     def is_linked_worktree(self) -> bool:

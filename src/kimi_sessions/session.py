@@ -811,7 +811,7 @@ class Session:
         ``problems`` tell what is wrong with the store.
         """
         store = WorkDirStore(layout or ProjectLayout(), work_dir_path(work_dir))
-        stores = [(store, True, _layout.LOCAL_KAOS)]
+        stores = [(store, store.is_named, _layout.LOCAL_KAOS)]
         return await answered(lambda rest: _list(stores, include_empty, limit, rest))
 
     @staticmethod
@@ -925,9 +925,9 @@ def inside(session: Session) -> Inside:
 
 
 def session_of(
-    store: WorkDirStore, located: Located, *, known: bool = True, kaos: str = _layout.LOCAL_KAOS
+    store: WorkDirStore, located: Located, *, known: bool | None = None, kaos: str = _layout.LOCAL_KAOS
 ) -> Session:
-    """Make the session object of what was found; ``known`` says whether a registry names its work dir."""
+    """Make the session object of what was found; ``known`` says, unless the store does, if its work dir is known."""
     facts = located.facts
     return Session(
         title=facts.title,
@@ -935,7 +935,7 @@ def session_of(
         _store=store,
         _found=facts,
         _sessions_path=located.sessions_path,
-        _known=known,
+        _known=store.is_named if known is None else known,
         _kaos=kaos,
     )
 
@@ -1008,7 +1008,7 @@ def _continue(store: WorkDirStore, allow_untrusted: bool) -> Session | None:
                     return session
                 untrusted = session
     rest: list[Callable[[], None]] = []
-    sessions = _list([(store, True, _layout.LOCAL_KAOS)], False, None, rest)
+    sessions = _list([(store, store.is_named, _layout.LOCAL_KAOS)], False, None, rest)
     for each in rest:
         each()
     for session in sessions:

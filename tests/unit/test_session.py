@@ -655,6 +655,28 @@ async def test_list_all_shows_sessions_of_work_dirs_that_no_registry_names(share
     assert await share.maybe("one") is None
 
 
+async def test_what_stands_for_an_unknown_work_dir_leads_to_its_sessions(share: Place) -> None:
+    """A program that goes by ``session.work_dir``, as a hint of the shell does, finds and restores what it trashed."""
+    share.put("one", prompt("hi"))
+    share.put("two", prompt("ho"))
+    one = (await Session.list_all(layout=share.layout))[0]
+    stand_in = Place(share.layout, one.work_dir)
+    await one.trash("by mistake")
+    assert [entry.session_id for entry in await Session.list_trash(one.work_dir, layout=share.layout)] == [
+        "one"
+    ]
+    again = await Session.restore(one.work_dir, "one", layout=share.layout)
+    assert again.path == one.path
+    for found in [again, await stand_in.find("one"), *(await stand_in.listed())]:
+        assert not found.work_dir_known
+        assert found.work_dir_key == work_dir_key(str(share.work_dir))
+    await again.wire_file.append_message(TurnBegin(user_input="more"))
+    assert await stand_in.continue_() == "one"
+    assert not (share.sessions.parent.parent / "kimi.json").exists()
+    with pytest.raises(WorkDirNotFoundError):
+        await stand_in.create("three")
+
+
 @pytest.mark.parametrize("kaos", [None, "ssh"])
 async def test_using_a_session_of_a_work_dir_elsewhere_or_unknown_adds_none_to_the_registry(
     share: Place, kaos: str | None

@@ -69,7 +69,7 @@ def scopes(work_dir: object | None, layout_: Layout | None) -> list[Scope]:
     chosen = layout_ or ProjectLayout()
     if work_dir is not None:
         store = WorkDirStore(chosen, work_dir_path(work_dir))
-        return [Scope(store, path, known=True, kaos=LOCAL_KAOS) for path in store.paths]
+        return [Scope(store, path, known=store.is_named, kaos=LOCAL_KAOS) for path in store.paths]
     found = []
     seen: set[str] = set()
     for entry in metadata.known_work_dirs(chosen)[0]:
