@@ -190,9 +190,10 @@ class Trash:
 
     def put(self, folder: SessionFolder, *, title: str, reason: str, force: bool = False) -> TrashEntry:
         """
-        Put a session into the trash, from where ``restore`` gives it back byte for byte.
+        Put a session into the trash, from where ``restore`` gives it back byte for byte. Durable when it returns.
 
-        Raises as ``delete``.
+        Raises as ``delete``; then the session is where it was, unless it was only the last sync that failed. Flat files
+        of its that had moved by then are in the trash, as an entry of their own (``TrashEntry.flats_only``).
         """
         with self._detached(folder, force=force) as (root_fd, trash, flats):
             fs = _fs.active()
@@ -209,14 +210,23 @@ class Trash:
             trash_fd = _fs.open_folder(trash)
             try:
                 entry = self._write_sidecar(trash_fd, folder.id, record)
-                for name in flats:
-                    _fs.ensure_folder(entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
-                    flat_fd = _fs.open_folder(entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
-                    try:
-                        fs.rename(name, name, src_dir_fd=root_fd, dst_dir_fd=flat_fd)
-                    finally:
-                        fs.close(flat_fd)
-                fs.rename(folder.id, entry, src_dir_fd=root_fd, dst_dir_fd=trash_fd)
+                moved = False
+                try:
+                    for name in flats:
+                        _fs.ensure_folder(entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
+                        flat_fd = _fs.open_folder(entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
+                        try:
+                            fs.rename(name, name, src_dir_fd=root_fd, dst_dir_fd=flat_fd)
+                        finally:
+                            fs.close(flat_fd)
+                        moved = True
+                    fs.rename(folder.id, entry, src_dir_fd=root_fd, dst_dir_fd=trash_fd)
+                except BaseException:
+                    if not moved:
+                        # A note of nothing would be listed nowhere, and never be removed.
+                        _fs.remove_if_empty(entry + layout.TRASH_FLATS_SUFFIX, dir_fd=trash_fd)
+                        _fs.unlink_if_there(entry + layout.TRASH_NOTE_SUFFIX, trash_fd)
+                    raise
                 _fs.sync_folder_fd(root_fd)
                 _fs.sync_folder_fd(trash_fd)
             finally:
@@ -246,6 +256,9 @@ class Trash:
             try:
                 _fs.write_all(fd, dump_document(record))
                 _fs.active().fsync(fd)
+            except BaseException:
+                _fs.unlink_if_there(entry + layout.TRASH_NOTE_SUFFIX, trash_fd)
+                raise
             finally:
                 _fs.active().close(fd)
             return entry

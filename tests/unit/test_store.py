@@ -279,6 +279,34 @@ def test_flat_files_whose_session_a_killed_program_did_not_get_into_the_trash_ar
     assert ids_of(store) == ["one"]
 
 
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+@pytest.mark.parametrize("with_flat", [False, True])
+def test_a_session_that_a_full_disk_kept_out_of_the_trash_leaves_no_notes_there(
+    store: WorkDirStore, call: str, with_flat: bool
+) -> None:
+    """However often it is tried: a note without its session would be listed nowhere and never be removed."""
+    folder = put(store, "one")
+    if with_flat:
+        (Path(folder.path) / "context_1.jsonl").write_bytes(b"rotated\n")
+        (sessions_of(store) / "one_1.jsonl").write_bytes(b"old\n")
+
+    class Full(UnsyncedFs):
+        def __getattribute__(self, name: str) -> Any:
+            def fail(*_: Any, **__: Any) -> Any:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            return fail if name == call else super().__getattribute__(name)
+
+    for _ in range(2):
+        with _fs.using(Full()), pytest.raises(WriteError, match="No space left"):
+            store.trash.put(folder, title="A talk", reason="")
+    assert os.listdir(store.trash.path_of(folder.sessions_path)) == []
+    entry = store.trash.put(folder, title="A talk", reason="")
+    assert entry.entry == "one~1"
+    store.trash.restore(entry)
+    assert ids_of(store) == ["one"]
+
+
 @pytest.mark.parametrize("claimed", ["../../outside", "/tmp/outside", "", "..", "a/b", "\x1b[31m", 5, None])
 def test_a_note_that_names_no_session_is_not_believed(store: WorkDirStore, claimed: object) -> None:
     """The trash may have come with a repository; the folder's own name brings the session back."""
