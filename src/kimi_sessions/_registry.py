@@ -30,7 +30,7 @@ from ._places import (
     store_id_of,
     update_work_dir_file,
 )
-from .errors import HomeNotFoundError, WriteError
+from .errors import HomeNotFoundError, SessionsError, WriteError
 from .layout import (
     LOCK,
     WORK_DIRS,
@@ -208,7 +208,11 @@ def _settle_or_say(work_dir: Path, resolved: Path, *, adopt: bool) -> str:
     try:
         _settle(work_dir, resolved, adopt=adopt)
     except (OSError, HomeNotFoundError) as error:
-        problem = f"this work dir could not be recorded in the registry: {error}"
+        reason = str(error)
+        if isinstance(error, OSError) and not isinstance(error, SessionsError) and error.strerror:
+            # A step that works from an open folder knows a name alone, or no name at all.
+            reason = f"{error.strerror} ({_registry_path()})"
+        problem = f"this work dir could not be recorded in the registry: {reason}"
         logger().warning("%s: %s", work_dir, problem)
         return problem
     return ""

@@ -152,7 +152,7 @@ class _WireNotFoundError(InvalidTurnError):
     """No turn of this index, because there is no wire log."""
 
     def _sentence(self) -> str:
-        return f"turn {self.turn_index} out of range: {layout.WIRE} not found"
+        return f"turn {self.turn_index} out of range: {layout.WIRE} not found; without one a session is forked whole"
 
 
 def enumerate_turns(wire_path: layout.StrPath) -> list[Turn]:

@@ -1127,7 +1127,7 @@ def test_a_turn_out_of_range_is_a_value_error(tmp_path: Path) -> None:
     write(wire_path, {"type": "metadata", "protocol_version": "1.10"})
     with pytest.raises(InvalidTurnError):
         truncate_wire_at_turn(wire_path, 0)
-    with pytest.raises(ValueError, match=r"wire\.jsonl not found"):
+    with pytest.raises(ValueError, match=r"wire\.jsonl not found; without one a session is forked whole"):
         truncate_wire_at_turn(tmp_path / "wire.jsonl", 0)
 
 

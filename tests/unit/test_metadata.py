@@ -1000,6 +1000,15 @@ def test_of_copies_of_a_gone_project_written_to_at_once_one_has_moved(tmp_path: 
     assert sorted(map(str, known_paths(PROJECT))) == [str(copy) for copy in copies]
 
 
+def test_a_registry_that_can_t_be_made_is_named_by_its_whole_path(work_dir: Path, home: Path) -> None:
+    """Whoever has to mend it needs more than the last name of its path."""
+    ensure_store(PROJECT, work_dir, work_dir)
+    shutil.rmtree(home / "kimi-sessions", ignore_errors=True)
+    with _fs.using(Fails("mkdir", errno.EROFS)):
+        problem = register_work_dir(PROJECT, work_dir, work_dir)
+    assert problem.endswith(f"{os.strerror(errno.EROFS)} ({home / 'kimi-sessions' / 'work_dirs'})")
+
+
 def test_the_registry_is_not_changed_without_a_lock(work_dir: Path) -> None:
     """A state folder whose file system has no locks is a problem; nothing is written there unguarded."""
     ensure_store(PROJECT, work_dir, work_dir)
