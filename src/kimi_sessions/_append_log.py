@@ -198,7 +198,8 @@ class AppendLog:
         """
         Return what makes everything appended so far durable on the device, the file's name included.
 
-        Call this where appends are made, and the result anywhere, also in another thread; both raise WriteError.
+        Call this where no append is in the middle of its work (under the lock, or in its ``idle``), and the result
+        anywhere, also in another thread; both raise WriteError.
         After a failed sync the device may lack records that were appended: nothing since the last good sync may be
         taken as durable.
         """

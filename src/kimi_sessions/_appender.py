@@ -141,5 +141,7 @@ class Appender:
                 self.log.append_locked(data)
                 finish = self.log.begin_sync()
         else:
-            finish = self.log.begin_sync()
+            # A step in another thread may be opening the log anew, and its descriptor be another file's by then.
+            with self.log.lock.idle():
+                finish = self.log.begin_sync()
         finish()

@@ -547,3 +547,23 @@ def test_a_log_can_be_closed_within_a_step_and_waits_for_one_otherwise(folder: P
     assert closed == ["appended", "closed"]
     log.append(b"three\n")
     assert (folder / "log").read_bytes() == b"one\ntwo\nthree\n"
+
+
+def test_a_sync_waits_for_a_step_that_may_open_the_log_anew(folder: Path) -> None:
+    """Else it could sync another file, and call a record durable that is not."""
+    log = log_of(folder)
+    appender = Appender(log, durability="disk")
+    done: list[str] = []
+
+    def sync() -> None:
+        appender._commit(b"")
+        done.append("synced")
+
+    with log.lock:
+        log.append_locked(b"one\n")
+        thread = threading.Thread(target=sync)
+        thread.start()
+        thread.join(0.2)
+        done.append("stepped")
+    thread.join()
+    assert done == ["stepped", "synced"]
