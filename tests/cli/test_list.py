@@ -108,6 +108,18 @@ def test_a_work_dir_that_is_not_there_has_no_sessions(run: Run, tmp_path: Path) 
     assert "there is no such folder" in done.err
 
 
+@pytest.mark.parametrize("args", [(), ("--all-dirs",)])
+def test_a_folder_that_is_no_store_of_kimi_cli_is_not_called_an_empty_one(
+    run: Run, tmp_path: Path, args: tuple[str, ...]
+) -> None:
+    """As when the folder above it was named: no sessions there, and why."""
+    (tmp_path / "share" / "sessions").mkdir(parents=True)
+    above = run("--share-dir", str(tmp_path), "list", *args)
+    assert (above.code, above.out) == (0, "")
+    assert f"{tmp_path} holds no store of Kimi CLI" in above.err
+    assert "holds no store" not in run("--share-dir", str(tmp_path / "share"), "list", *args).err
+
+
 def test_a_share_dir_that_is_not_there_is_an_error(run: Run, tmp_path: Path) -> None:
     """A typing mistake in --share-dir is not an empty store."""
     done = run("list", "--share-dir", str(tmp_path / "nope"))

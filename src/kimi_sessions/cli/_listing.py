@@ -180,6 +180,9 @@ def _report(
     place = "in any known work dir" if all_dirs else f"for {clean_path(str(where.work_dir))}"
     if not all_dirs and not os.path.isdir(where.work_dir):  # noqa: PTH112 - Path.is_dir raises for long names
         place += " (there is no such folder)"
+    share = where.share
+    if share is not None and not share.all_sessions_path.exists() and not share.kimi_json_path.exists():
+        place += f"; {clean_path(str(share.share))} holds no store of Kimi CLI"
     complain(f"no sessions {place}" + (f", but {', '.join(hidden)}" if hidden else ""), kind="note")
     if where.share is None and not all_dirs:
         _point_to_share(where)
