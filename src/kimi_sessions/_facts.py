@@ -35,6 +35,7 @@ from .wire.scan import (
 )
 
 __all__ = [
+    "AHEAD_S",
     "Facts",
     "Marks",
     "created_at",
@@ -51,7 +52,8 @@ _DOCUMENT_BYTES = 1 << 14
 _WHOLE_BYTES = 1 << 15
 #: A larger log may take long to find a prompt in.
 _LONG_BYTES = 4 << 20
-_DAY_S = 86_400.0
+#: How far ahead of the clock a time may be and count: clocks differ, but not by more than a day.
+AHEAD_S = 86_400.0
 
 
 class Facts(msgspec.Struct, gc=False, eq=False):
@@ -137,7 +139,7 @@ class Marks(msgspec.Struct, gc=False, eq=False):
     what is there (the clock, a file that could not be read, uploads). ``needs_context`` is True where they depend on
     the context, of which else only its being there counts. ``recall`` may be set to something that knows the first
     prompt of a long log faster than by looking for it: called with the open log, the session's id, what is known of
-    the log, and its head.
+    the log, and its head. ``hurry``, where it is set, is called before anything that may take longer than a moment.
     """
 
     wire: os.stat_result | None = None
@@ -148,6 +150,7 @@ class Marks(msgspec.Struct, gc=False, eq=False):
     lasting: bool = True
     needs_context: bool = False
     recall: Callable[[int, str, os.stat_result, bytes], str] | None = None
+    hurry: Callable[[], None] | None = None
 
 
 class _StateFields(msgspec.Struct):
@@ -177,7 +180,7 @@ def sane_time(value: object, now: float) -> float | None:
         number = float(value)
     except OverflowError:
         return None
-    if math.isfinite(number) and 0 <= number <= now + _DAY_S:
+    if math.isfinite(number) and 0 <= number <= now + AHEAD_S:
         return number
     return None
 
@@ -211,8 +214,8 @@ def read_facts(
     Read the facts of the session folder ``name`` in an open sessions folder; None if it is no session.
 
     A session is a folder with a context.jsonl, a wire.jsonl or a rotated context. ``now`` is in epoch seconds.
-    ``marks`` is filled with what was read from. Raises what ``marks.recall`` raises, and OSError for a failure that no
-    rule of this room foresees.
+    ``marks`` is filled with what was read from. Raises what ``marks.recall`` and ``marks.hurry`` raise, and OSError
+    for a failure that no rule of this room foresees.
     """
     if now is None:
         now = time.time()
@@ -347,6 +350,8 @@ class _Reading(msgspec.Struct, gc=False, eq=False):
         if recall is not None and size > _LONG_BYTES:
             self.prompt = recall(fd, self.facts.id, found, head)
         elif size > len(head):
+            if self.marks.hurry is not None:
+                self.marks.hurry()
             self.prompt = first_prompt(fd, head, size)
 
     def facts_with_context(self) -> Facts | None:
@@ -423,6 +428,8 @@ class _Reading(msgspec.Struct, gc=False, eq=False):
         if self.title:
             facts.empty = False
             return
+        if marks.hurry is not None and marks.context is not None and marks.context.st_size > _WHOLE_BYTES:
+            marks.hurry()
         filled_by = _what_fills(self.root_fd, facts.id, facts.extra)
         facts.empty = filled_by is None
         if filled_by == layout.CONTEXT:
@@ -477,6 +484,8 @@ def _last_time(
     if size <= len(head):
         lines: Iterator[tuple[int, bytes]] = lines_from_end(head)
     else:
+        if marks.hurry is not None:
+            marks.hurry()  # a torn line may be as long as the log, and is looked through for what is whole in it
         lines = iter_lines_backwards(fd, size)
     terminated = tail.endswith(b"\n")
     for offset, line in lines:

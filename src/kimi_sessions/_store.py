@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -242,7 +242,8 @@ class WorkDirStore:
                 mode = _fs.active().stat(session_id, dir_fd=fd, follow_symlinks=False).st_mode
                 if not stat_module.S_ISDIR(mode):
                     return None
-                facts = read_facts(fd, session_id, marks=Marks(recall=_takes_time))
+                marks = Marks(recall=_takes_time, hurry=_takes_time)
+                facts = read_facts(fd, session_id, marks=marks)
                 return None if facts is None else Located(facts, path)
             finally:
                 _fs.active().close(fd)
@@ -425,7 +426,7 @@ class _TakesTimeError(Exception):
     """What was asked takes longer than a moment."""
 
 
-def _takes_time(_fd: int, _name: str, _found: os.stat_result, _head: bytes) -> str:
+def _takes_time(*_: object) -> NoReturn:
     raise _TakesTimeError
 
 

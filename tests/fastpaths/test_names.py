@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kimi_sessions import ShareLayout
+from kimi_sessions import Session, ShareLayout
 from kimi_sessions._store import WorkDirStore
 from kimi_sessions._text import TITLE_WIDTH, clean, shorten, title_from
 from kimi_sessions.context import alignment
@@ -75,3 +75,43 @@ def test_what_is_found_at_once_is_what_is_found(share: Path, tmp_path: Path) -> 
             for name in ("id", "title", "updated_at", "empty", "flat", "state", "extra", "problems"):
                 assert getattr(quick.facts, name) == getattr(slow.facts, name)
     assert found
+
+
+LINE = b'{"timestamp": 1700000000.5, "message": {"type": "TurnBegin", "payload": {"user_input": "hi"}}}\n'
+LONG = 40_000
+
+
+@pytest.mark.parametrize(
+    "wire, context, state",
+    [
+        (LINE + b'{"timestamp": 1, "message": {"a": "' + b'{"b":' * LONG, b"", b'{"custom_title": "T"}'),
+        (LINE + b"\0" * LONG, b"", b"{}"),
+        (LINE + b"\n" * LONG, b"", b"{}"),
+        (b'{"type": "metadata", "protocol_version": "1.10"}\n' * 1000, b"", b"{}"),
+        (b"[]\n" * LONG + LINE.replace(b"Begin", b"End"), b"", b"{}"),
+        (b"", b'{"role": "_checkpoint", "id": 1}\n' * 2000, b"{}"),
+    ],
+    ids=["torn end", "NULs", "blank lines", "headers", "no prompt", "no message"],
+)
+async def test_a_log_that_takes_long_to_look_through_holds_up_no_event_loop(
+    work_dir: Path, wire: bytes, context: bytes, state: bytes
+) -> None:
+    """Finding a session with a damaged log of some megabytes takes seconds; that is done in a thread."""
+    session = await Session.create(work_dir, "a")
+    (session.path / "wire.jsonl").write_bytes(wire)
+    (session.path / "context.jsonl").write_bytes(context)
+    (session.path / "state.json").write_bytes(state)
+    store = WorkDirStore(session.layout, work_dir)
+    assert store.locate_at_once("a") is None
+    found = await Session.find(work_dir, "a")
+    located = store.locate("a")
+    assert found is not None
+    assert located is not None
+    assert (found.title, found.empty) == (located.facts.title, located.facts.empty)
+
+
+async def test_a_log_of_megabytes_that_is_whole_is_found_at_once(work_dir: Path) -> None:
+    """Its head has the prompt and its end the time."""
+    session = await Session.create(work_dir, "a")
+    (session.path / "wire.jsonl").write_bytes(LINE * 50_000)
+    assert WorkDirStore(session.layout, work_dir).locate_at_once("a") is not None
