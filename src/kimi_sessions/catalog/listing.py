@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from kimi_sessions import _fs, layout
-from kimi_sessions._facts import Facts, Marks, facts_of
+from kimi_sessions._facts import AHEAD_S, Facts, Marks, facts_of
 from kimi_sessions._log import logger
 from kimi_sessions.findings import Finding
 from kimi_sessions.wire.scan import first_prompt
@@ -44,7 +44,6 @@ __all__ = ["list_facts", "one_facts"]
 #: at most 10 ms where they keep nanoseconds at all, and 2 s on the coarsest ones.
 _SETTLED_NS = 100_000_000
 _SETTLED_COARSE_NS = 2_500_000_000
-_DAY_S = 86_400.0
 
 #: What was looked at, of two kinds of marks: which of the four files count (a bit each, in this order), the folder's
 #: inode and ctime, and inode, size and ctime of the wire log, the context, the state and our own facts. Behind them
@@ -231,7 +230,7 @@ class _Scan:
                     return False
         except OSError:
             return False
-        return bool(row[1] <= self._now + _DAY_S)
+        return bool(row[1] <= self._now + AHEAD_S)
 
     def unchanged(self, rows: Iterable[_Row], names: set[str]) -> Iterator[Facts]:
         """Yield the facts of the rows that hold; their names, and no others, leave ``names``."""
@@ -252,7 +251,7 @@ class _Scan:
         whole row must hold. Else its state can do so in theory (``wire_mtime``), and then no further than to the time
         of a log that was copied without its times; the full list sees that.
         """
-        stat, fd, earliest = self._stat, self._fd, -self._now - _DAY_S
+        stat, fd, earliest = self._stat, self._fd, -self._now - AHEAD_S
         line = []
         known = set()
         unsure = []

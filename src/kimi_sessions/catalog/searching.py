@@ -25,6 +25,7 @@ import orjson
 from kimi_sessions import _fs, layout
 from kimi_sessions._async import in_thread
 from kimi_sessions._document import parse_document
+from kimi_sessions._facts import AHEAD_S
 from kimi_sessions._log import logger
 from kimi_sessions._text import clean
 from kimi_sessions.context.history import refuse as refuse_context
@@ -72,7 +73,6 @@ _SHORTEST_BYTES = 75
 _SNIPPET_BEFORE = 40
 _SNIPPET_CHARS = 160
 _ID_BITS = 20
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _jobs(fd: int, names: list[str], known: dict[tuple[str, str], tuple[int, int
 class _Indexer:
     """Puts what logs hold into the index, in steps that are committed one by one."""
 
-    __slots__ = ("_chars", "_connection", "_fd", "_folder", "_now_ms", "_path", "_rows")
+    __slots__ = ("_chars", "_connection", "_fd", "_folder", "_latest_ms", "_path", "_rows")
 
     def __init__(self, connection: Connection, path: str, fd: int) -> None:
         self._connection = connection
@@ -242,7 +242,7 @@ class _Indexer:
         self._folder = 0
         self._rows: list[tuple[int, int, int, int, int | None, int, str, str]] = []
         self._chars = 0
-        self._now_ms = int(time.time() * 1000)
+        self._latest_ms = int((time.time() + AHEAD_S) * 1000)
 
     def run(self, jobs: list[_Job]) -> None:
         """Read the files on."""
@@ -356,7 +356,7 @@ class _Indexer:
     def _add(self, log: int, at: int, text: Text, turn: int | None, last: int) -> int:
         """Note a message, and return its id: larger than those before it in the log, and growing with time."""
         milliseconds = text.time * 1000 if text.time is not None and math.isfinite(text.time) else 0
-        milliseconds = int(min(max(milliseconds, 0), self._now_ms + _DAY_MS))
+        milliseconds = int(min(max(milliseconds, 0), self._latest_ms))
         number = milliseconds << _ID_BITS | log & (1 << _ID_BITS) - 1
         if last:
             number = max(number, last + (1 << _ID_BITS))
