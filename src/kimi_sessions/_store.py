@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from . import _fs, ids, layout, metadata
-from ._document import dump_document, read_document
+from ._document import dump_document
 from ._facts import Facts, Marks, facts_of, read_facts, read_flat_facts
 from ._flats import flats_of, may_have_flats, move_flats, move_flats_of
 from ._log import logger
@@ -405,21 +405,14 @@ class WorkDirStore:
         """Judge a session's seal by the facts that were read. Never raises, never writes."""
         if not self.layout.sealed:
             return _TRUSTED
-        return self._judge(os.path.join(sessions_path, facts.id, layout.SEAL), None, facts.id, facts.state)
+        seal = os.path.join(sessions_path, facts.id, layout.SEAL)
+        return self.trust.judge(facts.id, seal, facts.state)
 
     def verdict_at(self, folder_fd: int, session_id: str, state: dict[str, Any]) -> Verdict:
         """Judge a session's seal by what its open folder holds now."""
         if not self.layout.sealed:
             return _TRUSTED
-        return self._judge(layout.SEAL, folder_fd, session_id, state)
-
-    def _judge(self, seal: str, dir_fd: int | None, session_id: str, state: dict[str, Any]) -> Verdict:
-        document = read_document(seal, dir_fd=dir_fd)
-        if document.value is None and document.exists:
-            return Verdict(
-                trusted=False, approvals_ok=False, problem=f"its seal is damaged: {document.problem}"
-            )
-        return self.trust.verify(session_id, document.value, state)
+        return self.trust.judge(session_id, layout.SEAL, state, dir_fd=folder_fd)
 
 
 class _TakesTimeError(Exception):

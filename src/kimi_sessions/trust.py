@@ -220,6 +220,15 @@ class Trust:
         self._sealer: _Sealer | None = None
         self._problem = ""
 
+    def judge(
+        self, session_id: str, seal: str, state_doc: Mapping[str, Any] | None, *, dir_fd: int | None = None
+    ) -> Verdict:
+        """Like ``verify``, by the seal in the file ``seal`` (relative to the open folder ``dir_fd``)."""
+        document = _document.read_document(seal, dir_fd=dir_fd)
+        if document.value is None and document.exists:
+            return _untrusted(f"its seal is damaged: {document.problem}")
+        return self.verify(session_id, document.value, state_doc)
+
     def verify(
         self, session_id: str, seal_doc: Mapping[str, Any] | None, state_doc: Mapping[str, Any] | None
     ) -> Verdict:
@@ -276,12 +285,9 @@ def verify(
     except OSError as error:
         return _untrusted(f"its folder can't be read: {error.strerror}")
     try:
-        document = _document.read_document(SEAL, dir_fd=fd)
+        return Trust(work_dir, resolved).judge(session_id, SEAL, state_doc, dir_fd=fd)
     finally:
         _fs.active().close(fd)
-    if document.value is None and document.exists:
-        return _untrusted(f"its seal is damaged: {document.problem}")
-    return Trust(work_dir, resolved).verify(session_id, document.value, state_doc)
 
 
 # --- sealing ------------------------------------------------------------------------------------------------
