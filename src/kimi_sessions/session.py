@@ -591,6 +591,10 @@ class Session:
 
     async def tag(self, *tags: str) -> None:
         """Add tags. A tagged session is not empty."""
+        for tag in tags:
+            if not isinstance(tag, str):
+                message = f"a tag is text, not {type(tag).__name__}"
+                raise TypeError(message)
         wanted = {" ".join(clean(tag).split()) for tag in tags}
         if "" in wanted:
             message = "a tag needs some text"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import shlex
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kimi_sessions import Session, ShareLayout
+from kimi_sessions import Session, ShareLayout, _fs
 
 from .conftest import COMMAND, Make, Run, Shell
 
@@ -294,3 +295,24 @@ def test_the_options_that_say_where_stand_before_and_after(
     assert run("-w", str(work_dir), "list", "-w", other, "--sort", "title").out == ""
     assert run("--json", "-w", other, "trash", "list").data == {"trash": []}
     assert run("trash", "list", "-w", other, "--json").data == {"trash": []}
+
+
+def test_on_a_full_disk_a_delete_says_what_makes_room(run: Run, make: Make) -> None:
+    """The trash needs room for a note; a delete for good needs none."""
+    session = make("Hello")
+
+    class Full(_fs.OsFileSystem):
+        """A disk with no room for another byte."""
+
+        def __init__(self) -> None:
+            def write(*_: object) -> int:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            self.write = write
+
+    with _fs.using(Full()):
+        done = run("delete", session.id, "--yes")
+        assert done.code == 7
+        assert "note: --permanent takes no room, and gives some" in done.err
+        assert run("delete", session.id, "--yes", "--permanent").code == 0
+    assert not session.path.exists()

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -287,3 +288,44 @@ def test_a_store_that_can_t_be_written_is_checked_all_the_same(
         assert doctor("broken", "--repair").code == 7
     finally:
         folders["broken"].chmod(0o700)
+
+
+def test_all_work_dirs_are_checked_and_repaired_at_once(
+    run: Run, doctor: Run, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Each under its own head, one that is gone left out of nothing; the worst decides the exit code."""
+    other = tmp_path / "other"
+    other.mkdir()
+    session = asyncio.run(Session.create(other, "there"))
+    put(session.path / "context.jsonl", USER + b"torn")
+    done = doctor("--all-dirs")
+    assert done.code == 5
+    assert [line for line in done.out.splitlines() if line.startswith("== ")] == [
+        f"== {folders['broken'].parents[2]}",
+        f"== {other}",
+    ]
+    assert "context.jsonl:2: not JSON" in done.out.partition(f"== {other}")[2]
+    assert doctor("there", "--all-dirs").code == 2
+    done = doctor("--all-dirs", "--repair", "--json")
+    assert done.code == 0
+    assert done.data["clean"]
+    assert [each["work_dir"] for each in done.data["work_dirs"]] == [
+        str(folders["broken"].parents[2]),
+        str(other),
+    ]
+    assert doctor("--all-dirs").code == 0
+
+
+def test_sessions_whose_work_dir_nobody_knows_are_checked_too(
+    doctor: Run, corpus: Callable[[str], Path]
+) -> None:
+    """By the folder that they lie in."""
+    share = corpus("1.52.0")
+    (share / "kimi.json").unlink()
+    done = doctor("--share-dir", str(share), "--all-dirs", "--json")
+    assert done.code == 5
+    found = [report["id"] for each in done.data["work_dirs"] for report in each["sessions"]]
+    assert sorted(found) == sorted(
+        path.name for path in share.glob("sessions/*/*") if (path / "context.jsonl").exists()
+    )
+    assert doctor("--share-dir", str(share), "--all-dirs", "--repair").code in {0, 5}

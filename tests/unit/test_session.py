@@ -1194,6 +1194,8 @@ async def test_tags_and_the_pin_are_kept_beside_the_client_s_files(place: Place)
     assert found.created_at == session.created_at
     with pytest.raises(ValueError, match="tag"):
         await found.tag("ok", " ")
+    with pytest.raises(TypeError, match="a tag is text, not int"):
+        await found.tag("ok", 5)  # type: ignore[arg-type]
     assert (await place.find("one")).tags == ("b", "c", "d e")
 
 

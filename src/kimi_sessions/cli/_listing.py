@@ -196,8 +196,7 @@ def _report_damage(where: Where, shown: Sequence[Session], *, all_dirs: bool) ->
         reasons = "; ".join(str(problem) for problem in session.problems if problem.kind not in _NOT_DAMAGE)
         complain(f"session {session.id}: {reasons}", kind="warning")
     if len(damaged) > _COMPLAINTS:
-        # The doctor looks into one work dir.
-        who = "--json" if all_dirs else f"'{where.spell('doctor')}'"
+        who = f"'{where.spell('doctor --all-dirs' if all_dirs else 'doctor')}'"
         complain(f"{len(damaged)} sessions have problems; {who} names them all", kind="warning")
     untrusted = sum(not session.trusted for session in shown)
     if untrusted:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from shlex import quote
 from typing import Annotated
 
 import typer
 
 from ._ask import agree
-from ._exit import say
+from ._exit import complain, say
 from ._options import SessionId, where
 from ._render import clean_path, print_json
 from ._where import in_line
@@ -31,13 +32,20 @@ def command(
     It asks first. 'trash restore ID' brings the session back as it was; nothing leaves the trash by itself. A session
     that another program holds is refused.
     """
+    from kimi_sessions import WriteError
+
     place = where(ctx)
     session = place.open(session_id)
     what = f"{session.id} ({session.title})"
     if session.work_dir != place.work_dir:
         what += f" of {clean_path(str(session.work_dir))}"
     agree(f"Remove {what} for good?" if permanent else f"Move {what} to the trash?", yes=yes)
-    in_line(session.delete() if permanent else session.trash("kimi-sessions delete"))
+    try:
+        in_line(session.delete() if permanent else session.trash("kimi-sessions delete"))
+    except WriteError as error:
+        if not permanent and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            complain("--permanent takes no room, and gives some", kind="note")
+        raise
     if place.as_json:
         print_json({"id": session.id, "deleted": True, "permanent": permanent})
     elif permanent:

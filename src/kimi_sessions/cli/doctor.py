@@ -9,6 +9,7 @@ a person can do.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ import typer
 from kimi_sessions import clean
 
 from ._exit import DAMAGED, OK, USAGE, Failed, code_of, complain, say
-from ._options import where
+from ._options import AllDirs, where
 from ._render import clean_path, out, print_json
 from ._where import Where, in_line
 
@@ -42,6 +43,7 @@ def command(
             show_default=False,
         ),
     ] = None,
+    all_dirs: AllDirs = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="Act on what is found; nothing is thrown away.")
     ] = False,
@@ -57,15 +59,49 @@ def command(
     """
     if dry_run and not repair:
         raise Failed("--dry-run goes with --repair; without that, nothing is changed anyway", USAGE)
+    if all_dirs and session_id is not None:
+        raise Failed("either an ID or --all-dirs", USAGE)
     place = where(ctx)
-    report = _check(place, session_id)
-    if not repair:
+    if not all_dirs:
+        document, code = _examine(place, session_id, repair=repair, dry_run=dry_run)
         if place.as_json:
-            print_json(_as_json(report))
-        else:
-            _print(place, report, whole=session_id is not None)
-        raise typer.Exit(OK if report.clean else DAMAGED)
-    raise typer.Exit(_repair(place, report, session_id, dry_run=dry_run))
+            print_json(document)
+        raise typer.Exit(code)
+    documents, codes = [], [OK]
+    for number, each in enumerate(_everywhere(place)):
+        if not place.as_json:
+            if number:
+                out()
+            out(f"== {clean_path(str(each.work_dir))}")
+        document, code = _examine(each, None, repair=repair, dry_run=dry_run)
+        documents.append(document)
+        codes.append(code)
+    if place.as_json:
+        print_json({"work_dirs": documents, "clean": all(document["clean"] for document in documents)})
+    # What could not be done says more than that something was found.
+    raise typer.Exit(next((code for code in codes if code not in {OK, DAMAGED}), max(codes)))
+
+
+def _everywhere(place: Where) -> list[Where]:
+    """Return the place of every known work dir; one that no registry names is known by the folder of its sessions."""
+    from kimi_sessions.metadata import known_work_dirs
+
+    known, problems = known_work_dirs(place.layout)
+    for problem in problems:
+        complain(problem, kind="warning")
+    return [replace(place, work_dir=entry.path or entry.sessions_path) for entry in known]
+
+
+def _examine(
+    place: Where, session_id: str | None, *, repair: bool, dry_run: bool
+) -> tuple[dict[str, Any], int]:
+    """Check one place, repair it if that is asked for, and print what people read; return the document and the code."""
+    report = _check(place, session_id)
+    if repair:
+        return _repair(place, report, session_id, dry_run=dry_run)
+    if not place.as_json:
+        _print(place, report, whole=session_id is not None)
+    return _as_json(report), OK if report.clean else DAMAGED
 
 
 def _check(place: Where, session_id: str | None) -> StoreReport:
@@ -78,8 +114,10 @@ def _check(place: Where, session_id: str | None) -> StoreReport:
     return StoreReport(str(place.work_dir), sessions=(in_line(check(session)),))
 
 
-def _repair(place: Where, before: StoreReport, session_id: str | None, *, dry_run: bool) -> int:
-    """Repair what has findings; one session that can't be repaired does not stop the others. Return the exit code."""
+def _repair(
+    place: Where, before: StoreReport, session_id: str | None, *, dry_run: bool
+) -> tuple[dict[str, Any], int]:
+    """Repair what has findings, as ``_examine``; one session that can't be repaired does not stop the others."""
     from kimi_sessions import SessionsError
     from kimi_sessions.repair import repair_store
 
@@ -97,11 +135,10 @@ def _repair(place: Where, before: StoreReport, session_id: str | None, *, dry_ru
             complain(f"session {report.session_id}: {error}")
             code = code or code_of(error)
     after = before if dry_run else _check_again(place, before, session_id)
-    if place.as_json:
-        print_json(_as_json(after, dry_run=dry_run, actions=actions, repairs=repairs))
-    else:
+    if not place.as_json:
         _print_repairs(after, actions, repairs, dry_run=dry_run)
-    return code or (OK if after.clean else DAMAGED)
+    document = _as_json(after, dry_run=dry_run, actions=actions, repairs=repairs)
+    return document, code or (OK if after.clean else DAMAGED)
 
 
 def _repair_one(place: Where, report: Report, *, dry_run: bool) -> RepairReport:
