@@ -217,14 +217,18 @@ def test_a_damaged_session_is_listed_named_and_hides_no_other(run: Run, make: Ma
 def test_many_damaged_sessions_are_counted_and_the_way_to_all_of_them_is_named(
     shell: Shell, make: Make, work_dir: Path
 ) -> None:
-    """Of one work dir it is the doctor, by the options that were given; the doctor does not look into all of them."""
+    """It is the doctor, by the options that were given."""
     for number in range(6):
         (make(f"Bad {number}", layout=ShareLayout()).path / "state.json").write_bytes(b"{")
     assert (
         "6 sessions have problems; 'kimi-sessions --share doctor' names them all"
         in shell("list", "--share").err
     )
-    assert "6 sessions have problems; --json names them all" in shell("list", "--share", "--all-dirs").err
+    assert (
+        "6 sessions have problems; 'kimi-sessions --share doctor --all-dirs' names them all"
+        in shell("list", "--share", "--all-dirs").err
+    )
+    assert shell("--share", "doctor", "--all-dirs").code == 5
 
 
 def test_a_registry_that_can_not_be_read_is_said(
