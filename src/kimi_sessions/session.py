@@ -840,7 +840,7 @@ class Session:
         session = _last_at_once(store)
         if session is not None:
             return session
-        return await in_thread(_continue, store, allow_untrusted)
+        return await answered(lambda rest: _continue(store, allow_untrusted, rest))
 
     @staticmethod
     async def restore(work_dir: object, session_id: str, *, layout: Layout | None = None) -> Session:
@@ -998,7 +998,7 @@ def _last_at_once(store: WorkDirStore) -> Session | None:
     return session if not session.archived and session.trusted else None
 
 
-def _continue(store: WorkDirStore, allow_untrusted: bool) -> Session | None:
+def _continue(store: WorkDirStore, allow_untrusted: bool, rest: list[Callable[[], None]]) -> Session | None:
     untrusted: Session | None = None
     last_id = metadata.load_work_dir_meta(
         store.layout, store.work_dir, lambda: store.resolved
@@ -1011,10 +1011,7 @@ def _continue(store: WorkDirStore, allow_untrusted: bool) -> Session | None:
                 if session.trusted or allow_untrusted:
                     return session
                 untrusted = session
-    rest: list[Callable[[], None]] = []
     sessions = _list([(store, store.is_named, _layout.LOCAL_KAOS)], False, None, rest)
-    for each in rest:
-        each()
     for session in sessions:
         if session.archived:
             continue
