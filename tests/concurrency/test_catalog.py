@@ -57,3 +57,52 @@ def test_processes_that_build_and_use_a_catalog_at_once_all_get_the_whole_answer
         connection.execute("INSERT INTO found (found) VALUES ('integrity-check')")
     finally:
         connection.close()
+
+
+_FORK = """
+import os, signal, sys, threading, time
+from kimi_sessions.cli._where import in_line
+from kimi_sessions import Session
+from kimi_sessions.catalog import _database
+
+inside, held_s, patience_s = threading.Event(), float(sys.argv[2]), float(sys.argv[3])
+_database._PATIENCE_S = patience_s
+
+def use():
+    with _database.opened():
+        inside.set()
+        time.sleep(held_s)
+        inside.clear()
+
+thread = threading.Thread(target=use)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    in_use = inside.is_set()
+    in_line(Session.list(sys.argv[1]))
+    try:
+        with _database.opened():
+            print("in use" if in_use else "free", "and had", flush=True)
+    except _database.CatalogUnusableError:
+        print("in use" if in_use else "free", "and done without", flush=True)
+    os._exit(0)
+thread.join()
+with _database.opened():
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    "held_s, patience_s, told",
+    [("0.3", "10", "free and had"), ("2", "0.1", "in use and done without")],
+    ids=["soon free", "long in use"],
+)
+def test_a_process_forked_while_a_list_is_being_kept_does_not_hang(
+    work_dir: Path, home: Path, held_s: str, patience_s: str, told: str
+) -> None:
+    """SQLite's own locks are never taken along into a child: the fork waits a while, or the child has no catalog."""
+    script = [sys.executable, "-c", _FORK, str(work_dir), held_s, patience_s]
+    done = subprocess.run(script, stdout=subprocess.PIPE, env=os.environ.copy(), timeout=60, check=True)
+    assert done.stdout.decode().strip() == told

@@ -11,9 +11,12 @@ SQLite is imported here and nowhere else, and only by who uses the catalog.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat as stat_module
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,6 +111,11 @@ def opened(*, make: bool = True) -> Iterator[Connection]:
     for one that can't be had and for any failure of SQLite inside the block; a file that turned out to be broken is
     removed first.
     """
+    with _in_use():
+        yield from _opened(make=make)
+
+
+def _opened(*, make: bool) -> Iterator[Connection]:
     try:
         path = catalog_path()
         connection = _connect(path, make=make)
@@ -133,13 +141,86 @@ def opened(*, make: bool = True) -> Iterator[Connection]:
 
 @contextmanager
 def scratch() -> Iterator[Connection]:
-    """Give a catalog of its own to one operation, in a temporary file that goes with it."""
-    connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+    """
+    Give a catalog of its own to one operation, in a temporary file that goes with it.
+
+    Raises OSError in a process that can't use SQLite since it was forked.
+    """
+    with _in_use():
+        connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        try:
+            _make(connection)
+            yield connection
+        finally:
+            connection.close()
+
+
+class _CutOffError(CatalogUnusableError, OSError):
+    """This process was forked while another thread was in SQLite, whose locks it then holds for ever."""
+
+
+class _Uses:
+    """
+    Who is in SQLite now, in this process: one entry for each use, a thread's number.
+
+    A fork waits for them, since the child would wait for ever for the locks of a thread that it has not. ``gate`` keeps
+    others out while it waits.
+    """
+
+    __slots__ = ("cut_off", "gate", "threads")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.threads: list[int] = []
+        #: True in a process whose fork waited in vain.
+        self.cut_off = False
+
+    def by_others(self) -> bool:
+        """Tell whether another thread is in SQLite."""
+        mine = threading.get_ident()
+        return any(thread != mine for thread in self.threads)
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is, and let none in."""
+        end = time.monotonic() + _PATIENCE_S
+        self.gate.acquire()
+        while self.by_others() and time.monotonic() < end:
+            time.sleep(0.001)
+
+    def after_fork_in_parent(self) -> None:
+        """Let others in again."""
+        self.gate.release()
+
+    def after_fork_in_child(self) -> None:
+        """Forget the threads that are not here; if one was in SQLite, nobody here can be any more."""
+        self.cut_off = self.cut_off or self.by_others()
+        mine = threading.get_ident()
+        self.threads = [thread for thread in self.threads if thread == mine]
+        self.gate = threading.Lock()
+
+
+#: How long a fork waits, in seconds.
+_PATIENCE_S = 5.0
+_uses = _Uses()
+os.register_at_fork(
+    before=_uses.before_fork,
+    after_in_parent=_uses.after_fork_in_parent,
+    after_in_child=_uses.after_fork_in_child,
+)
+
+
+@contextmanager
+def _in_use() -> Iterator[None]:
+    """Tell forks that SQLite is used while the block runs."""
+    if _uses.cut_off:
+        raise _CutOffError(errno.EDEADLK, "this process was forked while the catalog was in use")
+    mine = threading.get_ident()
+    with _uses.gate:
+        _uses.threads.append(mine)
     try:
-        _make(connection)
-        yield connection
+        yield
     finally:
-        connection.close()
+        _uses.threads.remove(mine)
 
 
 @contextmanager
