@@ -27,7 +27,10 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
     import asyncio
 
-    return asyncio._get_running_loop()
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def in_thread(step: Callable[..., _R], *args: Any, **kwargs: Any) -> _R:
@@ -57,7 +60,13 @@ async def answered(step: Callable[[list[Callable[[], None]]], _R]) -> _R:
     if loop is None:
         finish()
     elif rest:
-        loop.run_in_executor(None, copy_context().run, finish).add_done_callback(_tell_failure)
+        try:
+            doing = loop.run_in_executor(None, copy_context().run, finish)
+        except RuntimeError as error:
+            # Somebody ended the loop's threads meanwhile. The answer is there all the same.
+            logger().debug("after an answer was given: %s", error)
+        else:
+            doing.add_done_callback(_tell_failure)
     return answer
 
 

@@ -103,6 +103,8 @@ class Facts(msgspec.Struct, gc=False, eq=False):
     def extra(self) -> dict[str, Any]:
         """The document of our own facts."""
         value = self._extra
+        if not value:
+            return {}  # as it was, so that whoever keeps facts sees that nothing was decoded
         if isinstance(value, bytes):
             value = self._extra = _decoded(value)
         return value

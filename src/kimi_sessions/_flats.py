@@ -61,7 +61,7 @@ def move_flats(
     """Move flat files into their sessions' folders; return the clashes by session id."""
     problems: dict[str, list[Finding]] = {}
     names = all_flats if all_flats is not None else flats
-    for name in sorted(flats):
+    for name in sorted(flats, key=_order):
         owner = layout.flat_owner(name, names, folders)
         if owner is not None:
             side = layout.split_flat_side(name)
@@ -74,6 +74,20 @@ def move_flats(
         if problem is not None:
             problems.setdefault(session_id, []).append(problem)
     return problems
+
+
+def _order(name: str) -> tuple[int, str]:
+    """
+    Order flat files so that those by which a session's are known to be there move last.
+
+    Whoever looks for one session's asks for its own file and for the first of each kind beside it: if a program is
+    killed halfway, they are still there, and the next one moves the rest.
+    """
+    side = layout.split_flat_side(name)
+    if side is None:
+        return 1, name
+    number = layout.rotated_number(side[1]) or layout.old_subagent_number(side[1]) or 0
+    return -number, name
 
 
 def _move_flat(fd: int, path: str, name: str, session_id: str, target: str) -> Finding | None:

@@ -328,3 +328,24 @@ async def test_a_lock_that_never_becomes_free_is_waited_for_in_bounded_time(work
         other.close()
     await session.wire_file.append_message(TurnBegin(user_input="three"))
     assert await told(session) == ["one", "two", "three"]
+
+
+NO_INDEX = """
+import resource, signal
+from kimi_sessions.catalog import search
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+async def main(work_dir):
+    try:
+        tell("found", len((await search("word7", work_dir)).hits))
+    except WriteError as error:
+        tell("told", error.reason.partition(":")[0])
+asyncio.run(main(args[0]))
+"""
+
+
+async def test_where_no_index_can_be_written_a_search_says_so(work_dir: Path) -> None:
+    """Neither in the catalog nor in a temporary file."""
+    session = await settled(work_dir)
+    await session.wire_file.append_message(TurnBegin(user_input="word7"))
+    assert run(NO_INDEX, work_dir) == ["told the index for one search"]

@@ -422,3 +422,36 @@ async def test_sessions_made_through_a_link_are_found_by_the_real_path_and_the_o
         found = await Session.list(spelling, layout=share, include_empty=True)
         assert {session.id for session in found} == {by_link.id, by_path.id}
         assert await Session.find(spelling, by_link.id, layout=share) is not None
+
+
+@pytest.mark.parametrize("moved", range(1, 7))
+def test_a_move_of_flat_files_that_was_killed_is_finished_when_the_session_is_found(
+    store: WorkDirStore, moved: int
+) -> None:
+    """Wherever it stopped: what is still flat is seen without looking through the whole folder."""
+    (sessions_of(store)).mkdir(parents=True, exist_ok=True)
+    names = ["one.jsonl", "one_1.jsonl", "one_2.jsonl", "one_10.jsonl", "one_sub_1.jsonl", "one_sub_2.jsonl"]
+    for name in names:
+        (sessions_of(store) / name).write_bytes(b'{"role":"user","content":"x"}\n')
+
+    class Killed(BaseException):
+        pass
+
+    class KilledAfter(UnsyncedFs):
+        def __init__(self) -> None:
+            self.left = moved
+
+            def unlink(*args: Any, **kwargs: Any) -> None:
+                os.unlink(*args, **kwargs)
+                self.left -= 1
+                if not self.left:
+                    raise Killed
+
+            self.unlink = unlink
+
+    with _fs.using(KilledAfter()), pytest.raises(Killed):
+        store.locate("one")
+    found = store.locate_at_once("one") or store.locate("one")
+    assert found is not None
+    assert sorted(path.name for path in sessions_of(store).iterdir()) == ["one"]
+    assert len(list((sessions_of(store) / "one").glob("context*.jsonl"))) == 6

@@ -15,6 +15,7 @@ import errno
 import os
 import sqlite3
 import stat as stat_module
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from kimi_sessions import _fs, layout
 from kimi_sessions._places import ensure_folders
-from kimi_sessions.errors import HomeNotFoundError
+from kimi_sessions.errors import HomeNotFoundError, WriteError
 
 __all__ = [
     "CatalogMissingError",
@@ -42,6 +43,10 @@ Connection = sqlite3.Connection
 _VERSION = 4
 #: How long to wait for another process's write before doing without. Readers never wait for it.
 _BUSY_S = 0.25
+#: How SQLite says that a file can't be written (the first byte tells the kind).
+_NO_ROOM = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
+)
 #: What SQLite says of a table or column that is not there, or should not be, and Python of text that it can't decode.
 _NOT_OURS = ("no such", "has no column", "already exists", "Could not decode")
 _SCHEMA = """
@@ -144,13 +149,19 @@ def scratch() -> Iterator[Connection]:
     """
     Give a catalog of its own to one operation, in a temporary file that goes with it.
 
-    Raises OSError in a process that can't use SQLite since it was forked.
+    Raises OSError in a process that can't use SQLite since it was forked, WriteError where that file can't be written.
     """
     with _in_use():
         connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         try:
             _make(connection)
             yield connection
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _NO_ROOM:
+                raise
+            raise WriteError(
+                path=tempfile.gettempdir(), reason=f"the index for one search: {error}"
+            ) from error
         finally:
             connection.close()
 

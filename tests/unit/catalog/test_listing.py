@@ -87,8 +87,11 @@ async def agree(store: Store) -> list[Any]:
 
 
 async def test_a_second_list_reads_no_session(store: Store, settle: Settle) -> None:
-    """What did not change is not opened again."""
+    """What did not change is not opened again; nor is what a client up to 0.58 left, a context alone."""
     store.fill(5)
+    alone = store.put("alone")
+    (alone / "wire.jsonl").unlink()
+    (alone / "context.jsonl").write_bytes(b'{"role":"user","content":"x"}\n')
     settle()
     first = shown(await listed(store.work_dir))
 
