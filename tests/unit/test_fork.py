@@ -417,6 +417,15 @@ def scenes() -> Iterator[tuple[str, Client]]:
     client.clear()
     client.prompt("fifth")
     yield "a revert and a clear that the wire log knows nothing of", client
+    client = plain()
+    client.prompt("second", "tool")
+    client.compact()
+    client.prompt("third")
+    client.compact()
+    client.compact()
+    client.prompt("fourth")
+    client.compact()
+    yield "compactions after a turn's end", client
     client = Client()
     for _ in range(4):
         client.prompt("continue")

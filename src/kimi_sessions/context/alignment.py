@@ -110,8 +110,9 @@ class WireOutline:
 
     Attributes:
         turns: all of them. marks: prompts, steers and torn prompts, in order. rotations: positions of the
-        turns that left the context file behind (compaction, clear), in order. ends: for each TurnEnd that
-        closed a turn, the index of the last turn begun before it, and the first byte after the record.
+        turns that left the context file behind (compaction, clear), in order; an odd one was left after a turn.
+        ends: for each TurnEnd that closed a turn, the index of the last turn begun before it, and the first
+        byte after the record.
         torn: first bytes of TurnBegin records that were torn.
         tells_steps: whether the log holds StepBegin records at all, so that a turn without one ran nothing.
     """
@@ -229,7 +230,9 @@ class _WireReader:
         elif kind == "SteerInput":
             self._mark(Mark(2 * max(len(fold.turns) - 1, 0), user_text(said), is_turn=False, ran=True))
         elif kind == "CompactionEnd":
-            outline.rotations.append(2 * max(len(fold.turns) - 1, 0))
+            # Between turns it belongs to neither: the turn before had ended with the context from before it.
+            between = bool(fold.turns) and not fold.is_open
+            outline.rotations.append(2 * max(len(fold.turns) - 1, 0) + between)
 
     def _mark(self, mark: Mark) -> None:
         self.outline.marks.append(mark)
