@@ -129,6 +129,17 @@ class Trash:
         self.finish_deletes(folder.sessions_path)
         return True
 
+    def unfinished(self, sessions_path: str) -> list[str]:
+        """Return the names in the trash of what earlier deletes began to remove. Raises OSError."""
+        try:
+            fd = _fs.open_folder(self.path_of(sessions_path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            return sorted(name for name, _ in _doomed(fd))
+        finally:
+            _fs.active().close(fd)
+
     def finish_deletes(self, sessions_path: str) -> None:
         """Remove what earlier deletes began to remove. Raises WriteError naming what would not go."""
         trash = self.path_of(sessions_path)
@@ -140,13 +151,7 @@ class Trash:
             raise WriteError.of(error, trash) from error
         fs = _fs.active()
         try:
-            with fs.scandir(fd) as entries:
-                doomed = [
-                    (entry.name, entry.is_dir(follow_symlinks=False))
-                    for entry in entries
-                    if entry.name.startswith(layout.DELETING_PREFIX)
-                ]
-            for name, is_folder in doomed:
+            for name, is_folder in _doomed(fd):
                 if is_folder:
                     _fs.remove_tree(name, dir_fd=fd)
                 else:
@@ -417,6 +422,16 @@ class Trash:
         for path in self._store.paths:
             self.finish_deletes(path)
         return count
+
+
+def _doomed(trash_fd: int) -> list[tuple[str, bool]]:
+    """Return what is being removed: name, and whether it is a folder."""
+    with _fs.active().scandir(trash_fd) as entries:
+        return [
+            (entry.name, entry.is_dir(follow_symlinks=False))
+            for entry in entries
+            if entry.name.startswith(layout.DELETING_PREFIX)
+        ]
 
 
 def _may_exist(name: str, dir_fd: int) -> bool:

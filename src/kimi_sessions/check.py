@@ -285,6 +285,8 @@ class _Looker:
                     _fs.active().close(fd)
             except OSError as error:
                 self._find("unreadable", path, f"can't be read: {error.strerror}")
+        for path in store.paths:
+            self._look_into_trash(path)
 
     def _find(self, kind: str, name: str, reason: str) -> None:
         self.findings.append(Finding(kind, clean(name), reason))
@@ -308,6 +310,19 @@ class _Looker:
                 facts = Facts(session_id)
                 facts.empty = False
                 self._add(facts, path)
+
+    def _look_into_trash(self, path: str) -> None:
+        try:
+            names = self.store.trash.unfinished(path)
+        except OSError as error:
+            trash = self.store.trash.path_of(path)
+            self._find("unreadable", trash, f"can't be read: {error.strerror}")
+            return
+        for name in names:
+            reason = (
+                "what is left of a session that was being removed; the next delete for good takes it along"
+            )
+            self._note("unfinished", f"{_layout.TRASH}/{name}", reason)
 
     def _look_at_folder(self, path: str, fd: int, name: str, flats: list[str]) -> None:
         if name.startswith(_layout.CREATING_PREFIX):

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.seam import FailingFs
 
 from kimi_sessions import Session, ShareLayout, _fs
 
@@ -136,6 +137,22 @@ def test_a_permanent_delete_leaves_nothing(run: Run, make: Make) -> None:
         "permanent": True,
     }
     assert run("trash", "list", "--json").data == {"trash": []}
+
+
+def test_a_permanent_delete_that_stopped_halfway_says_what_becomes_of_the_rest(run: Run, make: Make) -> None:
+    """The session is in no list and in no trash; what is left of it is told of, and goes with the next one."""
+    session, other = make("Hello"), make("Hello again")
+    (session.path / "uploads").mkdir()
+    with _fs.using(FailingFs(1, names=frozenset({"rmdir"}))):
+        done = run("delete", session.id, "--permanent", "--yes")
+    assert done.code == 7
+    assert "what is left of it" in done.err
+    assert [each["id"] for each in run("list", "--json").data["sessions"]] == [other.id]
+    assert run("trash", "list", "--json").data == {"trash": []}
+    [note] = run("doctor", "--json").data["notes"]
+    assert (note["kind"], note["file"].partition("~")[0]) == ("unfinished", "trash/deleting")
+    assert run("delete", other.id, "--permanent", "--yes").code == 0
+    assert run("doctor", "--json").data["notes"] == []
 
 
 def test_the_trash_is_emptied_when_a_person_asks(run: Run, make: Make) -> None:

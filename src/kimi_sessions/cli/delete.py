@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from shlex import quote
 from typing import Annotated
 
@@ -45,6 +46,9 @@ def command(
     except WriteError as error:
         if not permanent and error.errno in {errno.ENOSPC, errno.EDQUOT}:
             complain("--permanent takes no room, and gives some", kind="note")
+        if permanent and not os.path.lexists(session.path):
+            left = "what is left of it goes with the next delete for good, or when the trash is emptied"
+            complain(f"{session.id} can't be brought back; {left}", kind="note")
         raise
     if place.as_json:
         print_json({"id": session.id, "deleted": True, "permanent": permanent})
