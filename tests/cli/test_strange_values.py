@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import Make, Run
+from .conftest import Make, Run, Shell
 
 NESTED = "[" * 990 + "]" * 990
 
@@ -116,3 +118,37 @@ def test_a_folder_with_control_characters_in_its_name_colours_no_terminal(
     assert (done.code, done.err) == (0, "")
     assert "[31mred X" in done.out
     assert "\x1b" not in done.out
+
+
+#: No locale, and no UTF-8 mode in its stead: Python takes what is typed for ASCII.
+NO_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+
+
+def test_words_that_are_typed_where_no_locale_is_set_are_taken_as_they_are(shell: Shell, make: Make) -> None:
+    """A title lost all but its ASCII, and a search said that there was no word in the query."""
+    session = make("한국어 질문", session_id="one")
+    assert shell("search", "한국어", "--json", env=NO_LOCALE).data["hits"]
+    assert shell("rename", "one", "제목 🦊 é", env=NO_LOCALE).code == 0
+    forked = shell("fork", "one", "--title", "포크", env=NO_LOCALE).out.strip()
+    asyncio.run(session.tag("빨강"))
+    (one,) = shell("list", "--title", "제목", "--tag", "빨강", "--json", env=NO_LOCALE).data["sessions"]
+    assert (one["id"], one["title"]) == ("one", "제목 🦊 é")
+    assert [each["title"] for each in shell("list", "--json").data["sessions"] if each["id"] == forked] == [
+        "포크"
+    ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["rename", "one"], ["fork", "one", "--title"], ["search"], ["list", "--title"], ["list", "--tag"]],
+)
+@pytest.mark.parametrize("text", [os.fsdecode(b"caf\xe9"), "caf\ud800"])
+def test_words_that_are_no_text_are_refused_and_not_cut_down_to_what_is(
+    run: Run, make: Make, command: list[str], text: str
+) -> None:
+    """Bytes of another encoding: wrong usage, and nothing changes."""
+    make("Hello", session_id="one")
+    done = run(*command, text)
+    assert (done.code, done.out) == (2, "")
+    assert "UTF-8" in done.err
+    assert [each["title"] for each in run("list", "--json").data["sessions"]] == ["Hello"]

@@ -7,13 +7,15 @@ command, so that a command's own file only asks ``where(ctx)``.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
 
+from ._exit import USAGE, Failed
 from ._where import Where
 
-__all__ = ["AllDirs", "SessionId", "everywhere", "where"]
+__all__ = ["AllDirs", "SessionId", "everywhere", "where", "words"]
 
 _META = "kimi_sessions.where"
 
@@ -24,6 +26,27 @@ SessionId = Annotated[
     ),
 ]
 AllDirs = Annotated[bool, typer.Option("--all-dirs", help="Every known work dir, also one that is gone.")]
+
+
+def words(value: Any) -> Any:
+    """
+    Return text as it was typed: what the locale could not decode is UTF-8.
+
+    For text only. Paths, and ids, which are names of folders, stay as the system spells them. Raises Failed for
+    bytes that are no UTF-8: without them it would be another text.
+    """
+    if isinstance(value, (list, tuple)):
+        return [words(each) for each in value]
+    if value is None or value.isascii():
+        return value
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        try:
+            return os.fsencode(value).decode("utf-8")
+        except UnicodeError:
+            raise Failed(f"{value!a} is no text in UTF-8", USAGE) from None
+    return value
 
 
 def _note(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ._exit import say
-from ._options import SessionId, where
+from ._options import SessionId, where, words
 from ._render import out, print_session
 from ._where import in_line
 
@@ -25,7 +25,7 @@ def command(
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option("--title", metavar="TEXT", help="The new session's title.")
+        str | None, typer.Option("--title", metavar="TEXT", help="The new session's title.", callback=words)
     ] = None,
 ) -> None:
     """

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ._listing import Sort, Wish, print_list
-from ._options import AllDirs, where
+from ._options import AllDirs, where, words
 
 __all__ = ["command"]
 
@@ -31,11 +31,19 @@ def command(
     sort: Annotated[Sort, typer.Option("--sort", help="Order.")] = Sort.UPDATED,
     title: Annotated[
         str | None,
-        typer.Option("--title", metavar="TEXT", help="Only titles with TEXT in them.", show_default=False),
+        typer.Option(
+            "--title",
+            metavar="TEXT",
+            help="Only titles with TEXT in them.",
+            show_default=False,
+            callback=words,
+        ),
     ] = None,
     tags: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="Only sessions with this tag.", show_default=False),
+        typer.Option(
+            "--tag", metavar="TAG", help="Only sessions with this tag.", show_default=False, callback=words
+        ),
     ] = None,
 ) -> None:
     """List sessions, newest first."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ._exit import USAGE, Failed, say
-from ._options import SessionId, where
+from ._options import SessionId, where, words
 from ._render import print_session
 from ._where import in_line
 
@@ -18,7 +18,9 @@ def command(
     ctx: typer.Context,
     *,
     session_id: SessionId,
-    title: Annotated[str, typer.Argument(metavar="TITLE", help="The new title.", show_default=False)],
+    title: Annotated[
+        str, typer.Argument(metavar="TITLE", help="The new title.", show_default=False, callback=words)
+    ],
 ) -> None:
     """Give a session a title of your own."""
     place = where(ctx)

@@ -11,7 +11,7 @@ import typer
 from kimi_sessions import clean
 
 from ._exit import USAGE, Failed, complain
-from ._options import AllDirs, where
+from ._options import AllDirs, where, words
 from ._render import dir_of, fit, iso, line_width, out, print_json, shown_dir, when
 from ._where import in_line
 
@@ -33,7 +33,9 @@ class Role(Enum):
 def command(
     ctx: typer.Context,
     *,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.", show_default=False)],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="What to look for.", show_default=False, callback=words)
+    ],
     all_dirs: AllDirs = False,
     role: Annotated[
         Role | None, typer.Option("--role", help="Only messages of this kind.", show_default=False)
