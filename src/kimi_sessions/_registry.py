@@ -40,7 +40,15 @@ from .layout import (
     state_home,
 )
 
-__all__ = ["Entry", "Standing", "follow_move", "register_work_dir", "registry_files", "standing"]
+__all__ = [
+    "Entry",
+    "Standing",
+    "follow_move",
+    "register_work_dir",
+    "registry_files",
+    "standing",
+    "store_ids_at",
+]
 
 _VERSION = 1
 
@@ -172,6 +180,12 @@ def standing(work_dir: Path, resolved: Path, store_id: str) -> Standing:
             return Standing.HERE
         copied = True
     return Standing.COPY if copied else Standing.MOVED
+
+
+def store_ids_at(resolved: Path) -> tuple[str, ...]:
+    """Return the ids of the stores that this user's registry has, or had, at a place. Raises HomeNotFoundError."""
+    here = _registry_file_of(resolved)
+    return () if here is None else (here.store_id, *here.former)
 
 
 def _kimi_identity(work_dir: Path) -> tuple[int, int] | None:

@@ -52,7 +52,7 @@ from ._places import (
     update_work_dir_file,
     with_store_id,
 )
-from ._registry import Standing, follow_move, register_work_dir, registry_files, standing
+from ._registry import Standing, follow_move, register_work_dir, registry_files, standing, store_ids_at
 from .errors import InvalidIdError, WriteError
 from .layout import (
     DELETING_PREFIX,
@@ -80,6 +80,7 @@ __all__ = [
     "share_paths",
     "spellings",
     "standing",
+    "store_ids_at",
 ]
 
 

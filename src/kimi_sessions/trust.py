@@ -212,12 +212,14 @@ class Trust:
     Keep one for as long as one list or one lookup takes; what it read is not read again.
     """
 
-    __slots__ = ("_problem", "_resolved", "_sealer", "_work_dir")
+    __slots__ = ("_former", "_key", "_problem", "_resolved", "_sealer", "_work_dir")
 
     def __init__(self, work_dir: Path, resolved: Path) -> None:
         self._work_dir = work_dir
         self._resolved = resolved
+        self._key = b""
         self._sealer: _Sealer | None = None
+        self._former: list[_Sealer] | None = None
         self._problem = ""
 
     def judge(
@@ -237,15 +239,13 @@ class Trust:
             return _untrusted("it has no seal of this user")
         if seal_doc.get("version") != _VERSION:
             return _untrusted(f"its seal has version {seal_doc.get('version')!r}")
-        sealer = self._sealer
+        if self._sealer is None and self._former is None:
+            self._load()
+        sealer = self._sealer_of(session_id, seal_doc.get("identity"))
         if sealer is None:
-            if not self._problem:
-                sealer, self._problem = self._load()
-            if sealer is None:
-                return _untrusted(self._problem)
-            self._sealer = sealer
-        if not _same(sealer.identity(session_id), seal_doc.get("identity")):
-            return _untrusted("its seal was not made by this user for this session in this project")
+            return _untrusted(
+                self._problem or "its seal was not made by this user for this session in this project"
+            )
         if _allows_nothing(approvals_of(state_doc)):
             return _GOOD
         try:
@@ -257,23 +257,44 @@ class Trust:
             return _GOOD
         return _CHANGED
 
-    def _load(self) -> tuple[_Sealer | None, str]:
-        """Read key, store id and registry; return what judges every session here, or what is against them all."""
-        key, problem = _load_key(create=False)
-        if problem:
-            return None, problem
+    def _sealer_of(self, session_id: str, identity: object) -> _Sealer | None:
+        """
+        Return what a session was sealed with, if it was one of this place's stores; None if it was not.
+
+        A ``work_dir.json`` that was lost takes the store's id with it, and a new one names another. The registry still
+        has both, at this very place, and a seal for either is this user's.
+        """
+        if self._sealer is not None and _same(self._sealer.identity(session_id), identity):
+            return self._sealer
+        if self._former is None:
+            self._former = self._of_this_place()
+        return next((each for each in self._former if _same(each.identity(session_id), identity)), None)
+
+    def _of_this_place(self) -> list[_Sealer]:
+        return [_Sealer(self._key, each) for each in metadata.store_ids_at(self._resolved)]
+
+    def _load(self) -> None:
+        """Read key, store id and registry, for what judges the sessions here, or what is against them."""
+        self._key, self._problem = _load_key(create=False)
+        if self._problem:
+            self._former = []
+            return
         store_id = metadata.read_store_id(self._work_dir)
         if store_id is None:
-            return None, f"{ProjectLayout().work_dir_file_path(self._work_dir)} names no store"
+            path = ProjectLayout().work_dir_file_path(self._work_dir)
+            self._former, self._problem = self._of_this_place(), f"{path} names no store"
+            return
         try:
             standing = metadata.standing(self._work_dir, self._resolved, store_id)
         except (OSError, HomeNotFoundError) as error:
-            return None, f"the registry can't be read: {error}"
+            self._former, self._problem = [], f"the registry can't be read: {error}"
+            return
         if standing is Standing.COPY:
-            return None, "this store is a copy of one that is still in its place"
-        if standing is Standing.UNKNOWN:
-            return None, "this store is not in this user's registry"
-        return _Sealer(key, store_id), ""
+            self._former, self._problem = [], "this store is a copy of one that is still in its place"
+        elif standing is Standing.UNKNOWN:
+            self._former, self._problem = self._of_this_place(), "this store is not in this user's registry"
+        else:
+            self._sealer = _Sealer(self._key, store_id)
 
 
 def verify(
@@ -305,13 +326,15 @@ def write_seal(
     """
     Seal a session with the approvals of ``state_doc``; return "", or why it is not sealed or not yet trusted.
 
-    The work dir is registered first, so that what is sealed is trusted. ``also`` is a second state document
-    whose approvals verify too: to change approvals, seal new and old, save the state, seal the new alone.
-    Durable when it returns; nothing is written if the seal is there already. The caller holds the session's
-    lock.
+    The store gets an id if it has lost its own, and the work dir is registered, so that what is sealed is
+    trusted. ``also`` is a second state document whose approvals verify too: to change approvals, seal new and
+    old, save the state, seal the new alone. Durable when it returns; nothing is written if the seal is there
+    already. The caller holds the session's lock.
 
-    Raises WriteError if the session's folder can't be written.
+    Raises WriteError if the session's folder, or a store without an id, can't be written.
     """
+    if metadata.read_store_id(work_dir) is None:
+        metadata.ensure_store(ProjectLayout(), work_dir, resolved)
     problem = metadata.register_work_dir(ProjectLayout(), work_dir, resolved)
     key, missing = _load_key(create=True)
     if missing:

@@ -135,7 +135,7 @@ async def test_a_document_cut_anywhere_does_not_keep_a_session_from_working(
 
 
 async def test_a_store_document_cut_anywhere_does_not_hide_a_session(work_dir: Path) -> None:
-    """work_dir.json cut at any length: sessions are found and take records, and new ones can be made."""
+    """work_dir.json cut at any length: sessions are continued and take changes, and new ones can be made."""
     session = await Session.create(work_dir, "old")
     await write(session, ["one"])
     await session.close()
@@ -144,15 +144,21 @@ async def test_a_store_document_cut_anywhere_does_not_hide_a_session(work_dir: P
     with using(UnsyncedFs()):
         for cut in range(len(data) + 1):
             path.write_bytes(data[:cut])
+            going_on = await Session.continue_(work_dir)
+            assert going_on is not None
+            assert going_on.id == "old"
             [found] = await Session.list(work_dir)
             assert (await told(found))[0] == "one"
-            if cut == len(data):
-                assert found.trusted
+            assert found.trusted
+            found.state.approval.yolo = not found.state.approval.yolo
+            found.save_state()
             await write(found, [f"cut {cut}"])
             made = await Session.create(work_dir, f"new-{cut}")
             assert made.trusted, made.problems
             again = await Session.find(work_dir, "old")
             assert again is not None
+            assert again.trusted
+            assert again.state.approval.yolo == found.state.approval.yolo
             assert (await told(again))[-1] == f"cut {cut}"
             await made.delete()
             await found.close()

@@ -201,9 +201,32 @@ def test_a_store_that_is_in_no_registry_is_untrusted(work_dir: Path, home: Path)
     assert judge(work_dir, "s", YOLO) == GOOD
 
 
-def test_a_store_without_an_id_is_untrusted(work_dir: Path) -> None:
-    """A work_dir.json that is gone or damaged leaves nothing a seal could be for."""
+@pytest.mark.parametrize("raw", [None, b"", b"{}", b"{", b"[]", b"\0" * 90, b'{"store_id": ""}'])
+def test_a_lost_work_dir_file_takes_no_trust_with_it(work_dir: Path, other: Path, raw: bytes | None) -> None:
+    """The registry still knows which store is at this place: what was sealed for that one is this user's."""
     seal(work_dir, "s", YOLO)
+    path = PROJECT.work_dir_file_path(work_dir)
+    if raw is None:
+        path.unlink()
+    else:
+        path.write_bytes(raw)
+    shutil.copytree(folder_of(other, "s"), PROJECT.sessions_path(work_dir) / "theirs")
+    assert judge(work_dir, "s", YOLO) == GOOD
+    changed = {"approval": {**YOLO["approval"], "auto_approve_actions": ["run", "edit", "push"]}}
+    assert not judge(work_dir, "s", changed).approvals_ok
+    assert not judge(work_dir, "theirs", YOLO).trusted
+    # The next session gives the store a new id; both are known here from then on.
+    assert seal(work_dir, "new", None) == ""
+    assert read_store_id(work_dir) is not None
+    assert judge(work_dir, "new", None) == GOOD
+    assert judge(work_dir, "s", YOLO) == GOOD
+    assert not judge(work_dir, "theirs", YOLO).trusted
+
+
+def test_a_store_without_an_id_is_untrusted_where_no_registry_knows_it(work_dir: Path, home: Path) -> None:
+    """A work_dir.json that is gone or damaged, in a place that is not known: nothing a seal could be for."""
+    seal(work_dir, "s", YOLO)
+    shutil.rmtree(home / "kimi-sessions" / "work_dirs")
     for raw in (b"{}", b"{", b'{"store_id": ""}'):
         PROJECT.work_dir_file_path(work_dir).write_bytes(raw)
         assert "names no store" in judge(work_dir, "s", YOLO).problem
@@ -238,6 +261,10 @@ def test_a_moved_project_is_trusted_when_its_old_place_is_used_again(other: Path
     assert seal(other, "fresh", YOLO) == ""
     assert judge(new, "s", YOLO) == GOOD
     assert judge(other, "fresh", YOLO) == GOOD
+    # Once the registry follows, the old place has nothing to do with the old sessions any more.
+    assert follow_move(new, new) == ""
+    shutil.copytree(folder_of(new, "s"), PROJECT.sessions_path(other) / "s")
+    assert not judge(other, "s", YOLO).trusted
 
 
 # --- what a session may do -------------------------------------------------------------------------------------
@@ -557,6 +584,7 @@ def test_a_judge_of_many_sessions_reads_the_key_once(work_dir: Path) -> None:
         assert judge_of_all.verify("unsealed", None, None).trusted is False
         assert opened == []
         assert judge_of_all.verify("s", found, YOLO) == GOOD
+        assert not judge_of_all.verify("t", found, YOLO).trusted
         once = len(opened)
         for _ in range(50):
             assert judge_of_all.verify("s", found, YOLO) == GOOD
