@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -1053,9 +1053,17 @@ def choose(text: str, sessions: Iterable[Session], searched: str) -> Session:
     if len(found) == 1:
         return found[0]
     if found:
-        raise AmbiguousIdError(prefix=text, candidates=tuple(sorted(session.id for session in found)))
+        raise AmbiguousIdError(prefix=text, candidates=tuple(sorted(_told_apart(found))))
     near = difflib.get_close_matches(text, [session.id for session in everyone], n=3, cutoff=0.5)
     raise SessionNotFoundError(session_id=text, searched=(searched,), near=tuple(near))
+
+
+def _told_apart(sessions: list[Session]) -> Iterator[str]:
+    """Give the ids of sessions; where one is in several work dirs, with the folder that each of them is in."""
+    seen = [session.id for session in sessions]
+    for session in sessions:
+        place = session.work_dir if session.work_dir_known else session.path.parent
+        yield session.id if seen.count(session.id) == 1 else f"{session.id} in {place}"
 
 
 def _forget(sessions_path: str, session_id: str) -> None:

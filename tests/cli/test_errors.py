@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from pathlib import Path
@@ -16,9 +17,11 @@ from kimi_sessions import (
     InvalidTurnError,
     LocksUnavailableError,
     MigrationError,
+    Session,
     SessionBusyError,
     SessionExistsError,
     SessionNotFoundError,
+    ShareLayout,
     UnsupportedVersionError,
     UntrustedSessionError,
     WorkDirNotFoundError,
@@ -165,6 +168,58 @@ def test_an_ambiguous_beginning_lists_the_candidates(run: Run, make: Make) -> No
     assert done.code == 3
     assert "abc-1, abc-2" in done.err
     assert run("show", "abc-1").code == 0
+
+
+def test_one_id_in_two_work_dirs_is_named_with_both(run: Run, tmp_path: Path) -> None:
+    """'same, same' would help nobody: each stands with the folder that -w takes."""
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+    for name in ("one", "two"):
+        asyncio.run(Session.create(tmp_path / name, "same"))
+    done = run("show", "same", "-w", str(tmp_path / "three"))
+    assert (done.code, done.out) == (3, "")
+    assert f"same in {tmp_path / 'one'}, same in {tmp_path / 'two'}" in done.err
+    assert run("show", "same", "-w", str(tmp_path / "two")).code == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "list",
+        "continue",
+        "show x",
+        "show @last",
+        "rename x title",
+        "search word",
+        "stats",
+        "doctor",
+        "path x",
+    ],
+)
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_work_dir_that_is_not_there_is_said_to_be_the_reason(
+    run: Run, tmp_path: Path, args: str, dangling: bool
+) -> None:
+    """A slip in -w, or a link that leads nowhere, is not a clean bill of health."""
+    gone = tmp_path / "gone"
+    if dangling:
+        gone.symlink_to(tmp_path / "nowhere")
+    done = run(*args.split(), "-w", str(gone))
+    assert f"{gone} (there is no such folder)" in done.err
+    assert "there is no such folder" not in run(*args.split()).err
+
+
+def test_continue_says_that_a_session_s_work_dir_is_gone(run: Run, tmp_path: Path) -> None:
+    """Its conversation is there, and can be had; where it belongs is not."""
+    project, share = tmp_path / "worktree", tmp_path / "share"
+    project.mkdir()
+    session = asyncio.run(Session.create(project, layout=ShareLayout(share)))
+    assert "not there" not in run("--share-dir", str(share), "continue", session.id).err
+    project.rmdir()
+    for args in ((), ("-w", str(project))):
+        done = run("--share-dir", str(share), *args, "continue", session.id)
+        assert (done.code, done.out) == (0, f"{session.id}\n")
+        assert f"{project}, which is not there" in done.err
 
 
 @pytest.mark.parametrize(

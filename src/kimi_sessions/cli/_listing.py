@@ -9,7 +9,6 @@ are dates. Whole values are in ``--json``.
 from __future__ import annotations
 
 import enum
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -178,8 +177,8 @@ def _report(
         if count
     ]
     place = "in any known work dir" if all_dirs else f"for {clean_path(str(where.work_dir))}"
-    if not all_dirs and not os.path.isdir(where.work_dir):  # noqa: PTH112 - Path.is_dir raises for long names
-        place += " (there is no such folder)"
+    if not all_dirs:
+        place += where.missing
     share = where.share
     if share is not None and not share.all_sessions_path.exists() and not share.kimi_json_path.exists():
         place += f"; {clean_path(str(share.share))} holds no store of Kimi CLI"

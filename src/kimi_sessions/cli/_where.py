@@ -68,6 +68,12 @@ class Where:
         """The layout to work on."""
         return ProjectLayout() if self.share is None else self.share
 
+    @property
+    def missing(self) -> str:
+        """What to add where nothing is found: that the work dir is not there, if it is not; else nothing."""
+        there = os.path.isdir(self.work_dir)  # noqa: PTH112 - Path.is_dir raises for long names
+        return "" if there else " (there is no such folder)"
+
     def spell(self, words: str, *, work_dir: Path | None = None) -> str:
         """
         Return the command that a hint should name, so that it can be copied: with the options that lead here.
@@ -99,11 +105,15 @@ class Where:
             return in_line(Session.open(self.work_dir, text, layout=self.layout))
         except SessionNotFoundError as error:
             if text == LAST:
-                raise Failed(f"no session to go on with in {self.work_dir}", NOT_FOUND) from None
+                raise Failed(
+                    f"no session to go on with in {self.work_dir}{self.missing}", NOT_FOUND
+                ) from None
             everyone = in_line(Session.list_all(layout=self.layout, include_empty=True))
             try:
                 found = choose(text, everyone, "any known work dir")
             except SessionNotFoundError:
+                if self.missing and not error.near:
+                    raise Failed(f"{error}{self.missing}", NOT_FOUND) from None
                 raise error from None
         if far or found.id == text:
             return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,7 +47,9 @@ def command(
         except UntrustedSessionError as error:
             raise _untrusted(place, error, place.work_dir) from error
         if found is None:
-            raise Failed(f"no session to continue in {clean_path(str(place.work_dir))}", NOT_FOUND)
+            raise Failed(
+                f"no session to continue in {clean_path(str(place.work_dir))}{place.missing}", NOT_FOUND
+            )
         session = found
     else:
         session = place.open(session_id, far=True)
@@ -58,8 +61,9 @@ def command(
         print_session(session)
         return
     out(session.id)
-    if session.work_dir_known and session.work_dir != place.work_dir:
-        say(f"its work dir is {session.work_dir}")
+    there = os.path.isdir(session.work_dir)  # noqa: PTH112 - Path.is_dir raises for long names
+    if session.work_dir_known and (session.work_dir != place.work_dir or not there):
+        say(f"its work dir is {session.work_dir}" + ("" if there else ", which is not there"))
 
 
 def _untrusted(place: Where, error: UntrustedSessionError, work_dir: Path) -> typer.Exit:

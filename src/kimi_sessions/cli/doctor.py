@@ -66,6 +66,8 @@ def command(
         document, code = _examine(place, session_id, repair=repair, dry_run=dry_run)
         if place.as_json:
             print_json(document)
+        elif not document["sessions"] and place.missing:
+            complain(f"no sessions for {place.work_dir}{place.missing}", kind="note")
         raise typer.Exit(code)
     documents, codes = [], [OK]
     for number, each in enumerate(_everywhere(place)):

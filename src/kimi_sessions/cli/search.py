@@ -70,7 +70,8 @@ def command(
         print_json({"query": query, "hits": [_facts(hit) for hit in result.hits], "more": result.more})
         return
     if not result.hits:
-        complain("nothing was found", kind="note")
+        missing = "" if all_dirs or not place.missing else f" in {place.work_dir}{place.missing}"
+        complain(f"nothing was found{missing}", kind="note")
         return
     now = time.time()
     width = line_width()

@@ -71,6 +71,8 @@ def command(
         return
     out(f"{len(found)} session{'' if len(found) == 1 else 's'}")
     _print(everything)
+    if not found and not all_dirs and place.missing:
+        complain(f"no sessions for {place.work_dir}{place.missing}", kind="note")
 
 
 def _facts(stats: SessionStats) -> dict[str, Any]:
