@@ -227,7 +227,6 @@ def _name_of(issues: list[Issue]) -> str:
 
 def _plan(remedy: Remedy, issues: list[Issue]) -> str:
     """Say in words what is done about the issues of one file."""
-    kinds = [issue.finding.kind for issue in issues]
     match remedy:
         case Remedy.TIGHTEN:
             return "make it private"
@@ -240,10 +239,12 @@ def _plan(remedy: Remedy, issues: list[Issue]) -> str:
         case Remedy.BRING_IN:
             return "bring it in as the session's next rotated context"
         case _:
-            return "; ".join(_rewriting(kinds))
+            return "; ".join(_rewriting([issue.finding for issue in issues]))
 
 
-def _rewriting(kinds: list[str]) -> Iterator[str]:
+def _rewriting(findings: list[Finding]) -> Iterator[str]:
+    kinds = [finding.kind for finding in findings]
+
     def many(one: str, several: str, *names: str) -> Iterator[str]:
         number = sum(kinds.count(name) for name in names)
         if number:
@@ -259,7 +260,9 @@ def _rewriting(kinds: list[str]) -> Iterator[str]:
     yield from many(
         "give fused records lines of their own", "give fused records lines of their own", "fused-line"
     )
-    yield from many("leave out a run of NUL bytes", "leave out {} runs of NUL bytes", "nul-bytes")
+    size = sum(finding.length or 0 for finding in findings if finding.kind == "nul-bytes")
+    runs = f"of NUL bytes, {size} bytes in all"
+    yield from many(f"leave out a run {runs}", f"leave out {{}} runs {runs}", "nul-bytes")
     yield from many("leave out a byte order mark", "leave out {} byte order marks", "stray-bom")
     yield from many("end the last record with a newline", "", "unterminated-tail")
     yield from many(

@@ -164,6 +164,17 @@ async def test_a_log_keeps_its_whole_records_and_what_is_none_moves_aside(
         assert not (folder / "wire.jsonl.torn").exists()
 
 
+async def test_a_repair_says_how_many_bytes_it_leaves_out(work_dir: Path, folder: Path) -> None:
+    """What a disk filled with NULs instead of what was written: somebody wants to know how much that was."""
+    put(folder / "wire.jsonl", HEADER + BEGIN[:-1] + b"\0" * 9000 + b"\n" + END)
+    put(folder / "context.jsonl", b"\0" * 1000 + b"\n" + b"\0" * 206)
+    report = await repaired(work_dir)
+    assert {action.file: action.what for action in report.actions} == {
+        "context.jsonl": "leave out 2 runs of NUL bytes, 1206 bytes in all",
+        "wire.jsonl": "leave out a run of NUL bytes, 9000 bytes in all",
+    }
+
+
 async def test_every_log_of_a_session_is_repaired(work_dir: Path, folder: Path) -> None:
     """Rotated contexts and the logs of subagents, old and new, get the same care, each with its own torn file."""
     names = (
