@@ -128,6 +128,22 @@ def test_a_restore_onto_a_taken_place_is_refused(run: Run, make: Make) -> None:
     assert session.id == "same"
 
 
+@pytest.mark.parametrize("how", [["--yes"], ["--yes", "--permanent"]])
+def test_what_is_gone_already_is_not_found_by_a_second_delete(run: Run, make: Make, how: list[str]) -> None:
+    """Deleted, or removed by hand behind a list that knew it: no list has it, and no delete fails otherwise."""
+    for name in ("one", "two"):
+        make(f"Hello {name}", session_id=name)
+    assert len(run("search", "hello", "--role", "user", "--json").data["hits"]) == 2
+    assert run("delete", "one", *how).code == 0
+    shutil.rmtree(make("Hello three", session_id="three").path)
+    for name in ("one", "three"):
+        assert run("delete", name, *how).code == 3
+    assert [each["id"] for each in run("list", "--json").data["sessions"]] == ["two"]
+    hits = run("search", "hello", "--json").data["hits"]
+    assert {hit["id"] for hit in hits} == {"two"}
+    assert run("continue").out == "two\n"
+
+
 def test_a_permanent_delete_leaves_nothing(run: Run, make: Make) -> None:
     """--permanent goes past the trash."""
     session = make("Hello")
