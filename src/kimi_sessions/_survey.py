@@ -346,6 +346,7 @@ class _Surveyor:
         self.survey = Survey()
         self._now = now
         self._seen: set[str] = set()
+        self._answered = False
 
     def note(self, kind: str, file: str, reason: str, parts: tuple[str, ...] = (), **place: int) -> None:
         self.survey.issues.append(
@@ -368,7 +369,8 @@ class _Surveyor:
         self._mode(_fs.active().fstat(fd).st_mode, (), _fs.FOLDER_MODE)
         self._visit(fd, ())
         top = self._seen
-        wire_or_rotated = layout.WIRE in top or any(layout.rotated_number(name) is not None for name in top)
+        rotated = any(layout.rotated_number(name) is not None for name in top)
+        wire_or_rotated = layout.WIRE in top or rotated
         if layout.CONTEXT not in top:
             if wire_or_rotated:
                 self.find(
@@ -378,7 +380,19 @@ class _Surveyor:
                 )
             else:
                 self.survey.is_session = False
+        elif self._answered and not rotated:
+            self._forgotten()
         return self.survey
+
+    def _forgotten(self) -> None:
+        """Note a context of no bytes in a session where the model answered: as a full disk leaves one."""
+        if any(each.file == layout.CONTEXT and each.size_bytes == 0 for each in self.survey.logs):
+            self.note(
+                "empty-context",
+                layout.CONTEXT,
+                "no bytes, though the model was asked: who goes on with this session remembers nothing of it",
+                (layout.CONTEXT,),
+            )
 
     def flat(self, fd: int, name: str, mode: int, *, live: bool) -> None:
         """Look at one context that lies outside any session folder."""
@@ -591,6 +605,8 @@ class _Surveyor:
                     elif type_ == "TurnEnd":
                         ends = True
                         still_open = max(still_open - 1, 0)
+                    elif type_ == "StepBegin" and len(parts) == 1:
+                        self._answered = True
         finally:
             _fs.active().close(log)
         self.survey.logs.append(LogTotals(file, size, lines, records, headers, turns=begun))

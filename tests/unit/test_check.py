@@ -331,6 +331,23 @@ async def test_turns_of_clients_that_wrote_no_ends_are_not_noted(work_dir: Path,
     assert (await checked(work_dir)).notes == ()
 
 
+async def test_a_context_that_a_full_disk_left_without_bytes_is_noted(work_dir: Path, folder: Path) -> None:
+    """Nothing is there to mend, but 'nothing found' would be wrong; cleared, never asked and subagents are fine."""
+    step = b'{"timestamp": 5.5, "message": {"type": "StepBegin", "payload": {"n": 1}}}\n'
+    put(folder / "wire.jsonl", HEADER + BEGIN + END)
+    put(folder / "context.jsonl", b"")
+    assert (await checked(work_dir)).notes == ()
+    (folder / "subagents" / "a1").mkdir(parents=True, mode=0o700)
+    put(folder / "subagents" / "a1" / "wire.jsonl", HEADER + BEGIN + step + END)
+    assert "empty-context" not in {note.kind for note in (await checked(work_dir)).notes}
+    put(folder / "wire.jsonl", HEADER + BEGIN + step + END)
+    report = await checked(work_dir)
+    assert report.findings == ()
+    assert ("empty-context", "context.jsonl") in kinds(report.notes)
+    put(folder / "context_1.jsonl", USER)
+    assert "empty-context" not in {note.kind for note in (await checked(work_dir)).notes}
+
+
 async def test_a_missing_context_is_found(work_dir: Path, folder: Path) -> None:
     """A session that has only its wire log left is a session, with a finding."""
     (folder / "context.jsonl").unlink()
