@@ -337,7 +337,8 @@ async def test_a_context_that_a_full_disk_left_without_bytes_is_noted(work_dir: 
     put(folder / "wire.jsonl", HEADER + BEGIN + END)
     put(folder / "context.jsonl", b"")
     assert (await checked(work_dir)).notes == ()
-    (folder / "subagents" / "a1").mkdir(parents=True, mode=0o700)
+    for name in ("subagents", "subagents/a1"):
+        (folder / name).mkdir(mode=0o700)
     put(folder / "subagents" / "a1" / "wire.jsonl", HEADER + BEGIN + step + END)
     assert "empty-context" not in {note.kind for note in (await checked(work_dir)).notes}
     put(folder / "wire.jsonl", HEADER + BEGIN + step + END)
