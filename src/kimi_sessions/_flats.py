@@ -58,7 +58,7 @@ def may_have_flats(fd: int, session_id: str) -> bool:
 def move_flats(
     fd: int, path: str, flats: list[str], folders: set[str], *, all_flats: list[str] | None = None
 ) -> dict[str, list[Finding]]:
-    """Move flat files into their sessions' folders; return the clashes by session id."""
+    """Move flat files into their sessions' folders; return the clashes by session id, in order of their names."""
     problems: dict[str, list[Finding]] = {}
     names = all_flats if all_flats is not None else flats
     for name in sorted(flats, key=_order):
@@ -73,6 +73,8 @@ def move_flats(
         problem = _move_flat(fd, path, name, session_id, target)
         if problem is not None:
             problems.setdefault(session_id, []).append(problem)
+    for clashes in problems.values():
+        clashes.sort(key=lambda clash: clash.file)
     return problems
 
 
