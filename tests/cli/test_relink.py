@@ -57,6 +57,25 @@ def test_a_moved_project_is_followed_and_a_copied_one_is_not(run: Run, make: Mak
     assert [(s["work_dir"], s["trusted"]) for s in listed] == [(str(new), True)]
 
 
+def test_a_project_that_left_a_link_behind_is_not_said_to_be_where_it_was(
+    run: Run, make: Make, work_dir: Path
+) -> None:
+    """Both paths lead to the sessions while the link is there; once it is gone, the new one is what is left."""
+    make("hello")
+    new = work_dir.with_name("elsewhere")
+    work_dir.rename(new)
+    work_dir.symlink_to(new)
+    done = run("relink", str(work_dir), str(new))
+    assert "not moved" not in done.err
+    assert f"the same folder as {new}" in done.err
+    for place in (work_dir, new):
+        assert "hello" in run("list", "-w", str(place)).out
+    work_dir.unlink()
+    assert run("relink", str(work_dir), str(new)).code == 0
+    listed = run("list", "--all-dirs", "--json").data["sessions"]
+    assert [(s["work_dir"], s["trusted"]) for s in listed] == [(str(new), True)]
+
+
 @pytest.mark.parametrize("form", ["names", "dots", "map"])
 def test_a_move_said_in_names_of_the_current_folder_is_not_taken_for_nothing(
     run: Run, make: Make, work_dir: Path, monkeypatch: pytest.MonkeyPatch, form: str

@@ -235,9 +235,13 @@ def _plan_projects(plan: Relink, paths: PathMap) -> None:
         new = paths.apply(str(entry.path)) if entry.path is not None else None
         if new is None or new == str(entry.path):
             continue
-        if not (Path(new) / layout.KIMI).is_dir():
+        here, there = Path(str(entry.path)) / layout.KIMI, Path(new) / layout.KIMI
+        if not there.is_dir():
             plan.refused.append((str(entry.path), f"there is no store in {clean(new)}"))
-        elif (Path(str(entry.path)) / layout.KIMI).is_dir():
+        elif here.is_dir() and here.samefile(there):
+            reason = f"it leads to the same folder as {clean(new)}; its sessions are found by both"
+            plan.refused.append((str(entry.path), reason))
+        elif here.is_dir():
             plan.refused.append((str(entry.path), "its store is still there; it has not moved"))
         else:
             plan.steps.append(
