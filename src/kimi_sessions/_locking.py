@@ -290,7 +290,12 @@ class HoldLock(_LockFile):
             try:
                 _fs.active().ftruncate(self._fd, 0)
             except OSError:
-                pass  # the text names who held it last; closing is what frees it
+                pass  # the text only names who held it last
+            try:
+                # A child that was forked a moment ago may not have closed its copy yet: closing ours frees nothing then.
+                self._free()
+            except OSError:
+                pass  # where it is not shared, closing frees it
             finally:
                 self._close()
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -344,6 +345,21 @@ asyncio.run(main(args[0]))
         ]
     )
     assert lines == [["one two", "deleted"]]
+
+
+async def test_a_hold_ends_though_a_child_still_has_its_descriptor(work_dir: Path) -> None:
+    """As in the moment between a fork and the child's closing of what it inherited."""
+    session = await Session.create(work_dir, "old")
+    other = await Session.find(work_dir, "old")
+    assert other is not None
+    async with session.hold():
+        child = subprocess.Popen(["sleep", "60"], pass_fds=[session._folder.hold_lock._fd])
+    try:
+        async with other.hold():
+            pass
+    finally:
+        child.kill()
+        child.wait()
 
 
 async def test_a_forked_child_can_write_too(work_dir: Path) -> None:
