@@ -292,7 +292,7 @@ class HoldLock(_LockFile):
             except OSError:
                 pass  # the text only names who held it last
             try:
-                # A child that was forked a moment ago may not have closed its copy yet: closing ours frees nothing then.
+                # A child forked a moment ago may not have closed its copy yet: closing ours frees nothing then.
                 self._free()
             except OSError:
                 pass  # where it is not shared, closing frees it

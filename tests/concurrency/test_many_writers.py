@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import subprocess
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -353,13 +352,14 @@ async def test_a_hold_ends_though_a_child_still_has_its_descriptor(work_dir: Pat
     other = await Session.find(work_dir, "old")
     assert other is not None
     async with session.hold():
-        child = subprocess.Popen(["sleep", "60"], pass_fds=[session._folder.hold_lock._fd])
+        keep = [session._folder.hold_lock._fd]
+        child = await asyncio.create_subprocess_exec("sleep", "60", pass_fds=keep)
     try:
         async with other.hold():
             pass
     finally:
         child.kill()
-        child.wait()
+        await child.wait()
 
 
 async def test_a_forked_child_can_write_too(work_dir: Path) -> None:
