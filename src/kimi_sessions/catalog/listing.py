@@ -140,8 +140,8 @@ class _Scan:
         self._fd = fd
         self._stat = _fs.active().stat
         self._now = now
-        #: Id, time, the flags of the marks, their numbers, and what else a row has.
-        self._read: list[tuple[str, float, int, tuple[int, ...], _Shown]] = []
+        #: Id, time, marks, and what else a row has: title, problems, state and extra.
+        self._read: list[tuple[str, float, bytes, str, bytes | None, bytes, bytes]] = []
         self._gone: list[str] = []
         self._checked_ns = time.time_ns()
 
@@ -178,30 +178,34 @@ class _Scan:
                 flags |= _STATE
             if marks.extra is not None:
                 flags |= _EXTRA
-            files = (wire, marks.context, marks.state, marks.extra)
-            numbers = (
+            # Packed at once: the numbers of ten thousand sessions would keep the garbage collector busy.
+            seen = _MARKS.pack(
+                flags,
                 folder.st_ino,
                 folder.st_ctime_ns,
-                *(number for file in files for number in _mark(file)),
+                *(_NO_MARK if wire is None else _mark(wire)),
+                *(_NO_MARK if marks.context is None else _mark(marks.context)),
+                *(_NO_MARK if marks.state is None else _mark(marks.state)),
+                *(_NO_MARK if marks.extra is None else _mark(marks.extra)),
             )
             # Values, as they were read: whoever gets the facts may change them before they are kept.
             problems = _dump_problems(facts.problems) if facts.has_problems else None
-            self._read.append((name, facts.updated_at, flags, numbers, (facts.title, problems, state, extra)))
+            self._read.append((name, facts.updated_at, seen, facts.title, problems, state, extra))
         return facts
 
     def _rows(self, there: Callable[[str], bool]) -> Iterator[_Row]:
         """Yield the rows of what was read, is there, and can't have changed since the look began."""
         settled, checked = _is_settled, self._checked_ns
-        for name, updated_at, flags, numbers, shown in self._read:
+        for name, updated_at, marks, *shown in self._read:
+            flags, *numbers = _MARKS.unpack(marks)
             counted = [numbers[1], *(numbers[3 * n + 4] for n in range(4) if flags & 1 << n)]
             if not all(settled(changed, checked) for changed in counted) or not there(name):
                 continue
             log, size, ctime = "", 0, 0
             if flags & (_WIRE | _CONTEXT) == _WIRE:
                 log, (_, size, ctime) = name + _WIRE_TAIL, numbers[2:5]
-            marks = _MARKS.pack(flags, *numbers)
-            marks += _SUM.pack(_sum_of(updated_at, marks, shown))
-            yield (name, updated_at, log, size, ctime, marks, *shown)
+            summed = marks + _SUM.pack(_sum_of(updated_at, marks, shown))
+            yield (name, updated_at, log, size, ctime, summed, *shown)
 
     def holds(self, row: _Row) -> bool:
         """Tell whether all that a row was read from is as it was."""
@@ -381,8 +385,8 @@ def _numbers_of(row: _Row) -> tuple[int, ...]:
     raise ValueError(message)
 
 
-def _mark(result: os.stat_result | None) -> tuple[int, int, int]:
-    return _NO_MARK if result is None else (result.st_ino, result.st_size, result.st_ctime_ns)
+def _mark(result: os.stat_result) -> tuple[int, int, int]:
+    return result.st_ino, result.st_size, result.st_ctime_ns
 
 
 def _dump_problems(problems: list[Finding]) -> bytes:
