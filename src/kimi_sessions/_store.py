@@ -210,11 +210,13 @@ class WorkDirStore:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         if seen:
             names = [name for name in names if name not in seen]
-        for facts in _read_all(fd, path, names, listing, now=now, limit=limit):
-            if clashes:
-                facts.problems.extend(clashes.pop(facts.id, ()))
-            listing.located.append(Located(facts, path))
-        seen.update(located.facts.id for located in listing.located)
+        found = [Located(facts, path) for facts in _read_all(fd, path, names, listing, now=now, limit=limit)]
+        listing.located += found
+        if not clashes and path == self.paths[-1]:
+            return
+        seen.update([located.facts.id for located in found])
+        for located in found if clashes else ():
+            located.facts.problems.extend(clashes.pop(located.facts.id, ()))
         for session_id, problems in clashes.items():
             # A store that can't be written can still be read: the flat file, where it is.
             flat = read_flat_facts(fd, session_id, flats_of(fd, session_id))

@@ -40,7 +40,7 @@ __all__ = [
 Connection = sqlite3.Connection
 
 #: The shape of what is below. Raised with every change to it.
-_VERSION = 4
+_VERSION = 5
 #: How long to wait for another process's write before doing without. Readers never wait for it.
 _BUSY_S = 0.25
 #: How SQLite says that a file can't be written (the first byte tells the kind).

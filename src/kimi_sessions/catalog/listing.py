@@ -366,9 +366,9 @@ def _is_settled(changed_ns: int, checked_ns: int) -> bool:
 def _sum_of(updated_at: float, marks: bytes, shown: _Shown) -> int:
     """Return the sum over what a row says."""
     title, problems, state, extra = shown
-    total = zlib.crc32(title.encode(), zlib.crc32(marks, zlib.crc32(_TIME.pack(updated_at))))
-    total = zlib.crc32(extra, zlib.crc32(state, total))
-    return total if problems is None else zlib.crc32(problems, total)
+    return zlib.crc32(
+        b"\0".join((_TIME.pack(updated_at), marks, title.encode(), problems or b"", state, extra))
+    )
 
 
 def _numbers_of(row: _Row) -> tuple[int, ...]:
@@ -395,11 +395,7 @@ def _dump_problems(problems: list[Finding]) -> bytes:
 
 def _facts_from(row: _Row) -> Facts:
     name, updated_at, _, title, problems, state, extra = row
-    facts = Facts(name)
-    facts.empty = False
-    facts.updated_at = updated_at
-    facts.title = title
+    facts = Facts(name, title, updated_at, empty=False, _state=state, _extra=extra)
     if problems is not None:
         facts.problems = [Finding(**problem) for problem in orjson.loads(problems)]
-    facts.hold(state, extra)
     return facts
