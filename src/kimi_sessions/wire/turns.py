@@ -95,29 +95,30 @@ class TurnFold:
     ``known`` are turns of an earlier fold to go on from; one that nothing touches comes out as the same object.
     """
 
-    __slots__ = ("_open", "turns")
+    __slots__ = ("still_open", "turns")
 
     def __init__(self, known: Sequence[Turn] = ()) -> None:
         #: The turns so far, in order.
         self.turns: list[Turn] = list(known)
-        self._open = [turn.index for turn in known if turn.end_offset is None]
+        #: Indexes of the turns that have begun and not ended, the innermost last.
+        self.still_open = [turn.index for turn in known if turn.end_offset is None]
 
     @property
     def is_open(self) -> bool:
         """True while a turn has begun and not ended."""
-        return bool(self._open)
+        return bool(self.still_open)
 
     def begin(self, text: str, timestamp: float, offset: int) -> None:
         """A turn begins: its prompt, its time, and the first byte of its record."""
         index = len(self.turns)
-        self._open.append(index)
+        self.still_open.append(index)
         self.turns.append(Turn(index, text, timestamp if isfinite(timestamp) else None, None, offset))
 
     def end(self, timestamp: float, end_offset: int) -> int | None:
         """The innermost open turn ends before ``end_offset``. Returns which it was, None if none was open."""
-        if not self._open:
+        if not self.still_open:
             return None
-        index = self._open.pop()
+        index = self.still_open.pop()
         turn = self.turns[index]
         ended_at = timestamp if isfinite(timestamp) else None
         self.turns[index] = Turn(index, turn.user_text, turn.started_at, ended_at, turn.offset, end_offset)
