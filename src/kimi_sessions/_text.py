@@ -16,7 +16,7 @@ UNTITLED = "Untitled"
 #: Code points, not display cells.
 TITLE_WIDTH = 50
 _ELLIPSIS = "…"
-_ENOUGH = 4 * TITLE_WIDTH
+_ENOUGH = 2 * TITLE_WIDTH
 
 #: C0 and C1 controls, bidi overrides, embeddings and isolates, lone surrogates: each can move a cursor, reverse a
 #: line or break an encoder. The marks U+200E, U+200F and U+061C do none of that and belong to right-to-left text.
