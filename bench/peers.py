@@ -42,8 +42,8 @@ REASONS = {
     ),
     "append, awaited one after another": (
         "most of the time is the kernel's: taking and freeing the lock, a look at the lock's and at the log's own "
-        "name, and the write itself. The client takes no lock, looks at no name and leaves a torn tail as it is; its time is "
-        "that of its thread hops, which differs from machine to machine."
+        "name, and the write itself. The client takes no lock, looks at no name and leaves a torn tail as it is; its "
+        "time is that of its thread hops, which differs from machine to machine."
     ),
     "list 10,000, catalog made by it": (
         "what is read is marked for the next list, which takes one more `stat` for each session; writing it down comes "
