@@ -190,19 +190,17 @@ class WorkDirStore:
         self, fd: int, path: str, seen: set[str], listing: Listing, *, limit: int | None
     ) -> None:
         now = time.time()
-        names: list[str] = []
         flats: list[str] = []
         with _fs.active().scandir(fd) as entries:
-            for entry in entries:
-                name = entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    names.append(name)
-                elif entry.is_symlink():
-                    listing.problems.append(
-                        Finding("link", clean(name), "a link in a sessions folder; not followed")
-                    )
-                elif name.endswith(layout.FLAT_SUFFIX) and entry.is_file(follow_symlinks=False):
-                    flats.append(name)
+            there = list(entries)
+        names = [entry.name for entry in there if entry.is_dir(follow_symlinks=False)]
+        for entry in there if len(names) < len(there) else ():
+            if entry.is_symlink():
+                listing.problems.append(
+                    Finding("link", clean(entry.name), "a link in a sessions folder; not followed")
+                )
+            elif entry.name.endswith(layout.FLAT_SUFFIX) and entry.is_file(follow_symlinks=False):
+                flats.append(entry.name)
         clashes: dict[str, list[Finding]] = {}
         if flats:
             clashes = move_flats(fd, path, flats, {name for name in names if name[0] not in ".-"})
