@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kimi_sessions import Session
+from kimi_sessions import Session, _fs
 
 from .conftest import Done, Run, Shell
 
@@ -277,17 +279,34 @@ def test_nothing_a_session_holds_reaches_the_terminal_raw(
     assert not any(char in answer.out + answer.err for char in ("\x1b", "\x07", "\x9b"))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+class ReadOnlyFs(_fs.OsFileSystem):
+    """A disk that is mounted for reading, for whomever: root, whom modes do not stop, is refused as well."""
+
+    def __init__(self) -> None:
+        def refuse(*_: object, **__: object) -> Any:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        def open_(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                refuse()
+            return os.open(path, flags, *rest, **more)
+
+        self.open = open_
+        for name in ("mkdir", "rename", "replace", "link", "unlink", "fchmod"):
+            setattr(self, name, refuse)
+
+
 def test_a_store_that_can_t_be_written_is_checked_all_the_same(
     doctor: Run, work_dir: Path, folders: dict[str, Path]
 ) -> None:
     """A check of a read-only session works; its repair says that it could not write, with exit code 7."""
-    folders["broken"].chmod(0o500)
-    try:
+    before = tree(folders["broken"])
+    with _fs.using(ReadOnlyFs()):
         assert doctor("broken").code == 5
-        assert doctor("broken", "--repair").code == 7
-    finally:
-        folders["broken"].chmod(0o700)
+        done = doctor("broken", "--repair")
+    assert done.code == 7
+    assert "Read-only file system" in done.err
+    assert tree(folders["broken"]) == before
 
 
 def test_all_work_dirs_are_checked_and_repaired_at_once(
